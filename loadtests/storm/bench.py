@@ -13,7 +13,7 @@ from loadtests.storm.run import Run, Wish
 from loadtests.storm.scenarios import SCENARIOS, Button
 from loadtests.storm.sliders import MOST_SECONDS, turned
 from loadtests.storm.troubles import missing
-from services.contracts.storm import MAX_KEPT_RUNS, ScenarioTold, StartRun, State, Summary
+from services.contracts.storm import MAX_KEPT_RUNS, ScenarioDescription, StartRun, State, Summary
 from services.contracts.storm import Bounds as BoundsTold
 from services.contracts.storm import Run as RunTold
 from services.runtime.clock import unix_milliseconds
@@ -104,9 +104,9 @@ class StormBench:
         message = f"there is no run {id[:32]!r} here: the last {MAX_KEPT_RUNS} are kept, until this process ends"
         raise BadInput(message, "run", status=404, code="no_such_run")
 
-    def _told(self, button: Button) -> ScenarioTold:
+    def _told(self, button: Button) -> ScenarioDescription:
         why_not = self._lacking.get(button.name, "")
-        return ScenarioTold(
+        return ScenarioDescription(
             button.name, button.file.title, button.caption, list(button.file.watch), list(button.sliders),
             available=not why_not, why_not=why_not,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TypeVar
 from loadtests.load.answer import REFUSING
 from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Ledger, Row
 from loadtests.storm.sliders import MOST_PATIENCE_S, MOST_SECONDS
-from services.contracts.storm import Counts, Second, TenantTold
+from services.contracts.storm import Counts, Second, TenantCounts
 from services.core.quantile import Sketch
 
 MOST_ROWS = ceil(MOST_SECONDS + MOST_PATIENCE_S) + 3
@@ -139,10 +139,10 @@ class Books(Ledger):
             found.append(part.fill(Second(s=at, waiting=waiting, level=level, sources=dict(part.sources))))
         return found
 
-    def tenants(self) -> list[TenantTold]:
+    def tenants(self) -> list[TenantCounts]:
         """Each, by name."""
         return [
-            part.fill(TenantTold(id=name, asked=part.counts["asked"], answered=part.counts["answered"]))
+            part.fill(TenantCounts(id=name, asked=part.counts["asked"], answered=part.counts["answered"]))
             for name, part in sorted(self._tenants.items())
         ]
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from loadtests.storm.plots import Chart, Line, draw, draw_bars
-from services.contracts.storm import PolicyTold, Run, Second
+from services.contracts.storm import PolicySwitches, Run, Second
 
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 ENDED = {"done": "to its end", "stopped": "until it was stopped", "failed": "until it failed"}
@@ -55,7 +55,7 @@ def report(first: Run, second: Run | None = None) -> str:
 # ---- words
 
 
-def policy_words(policy: PolicyTold | None) -> str:
+def policy_words(policy: PolicySwitches | None) -> str:
     """The router's switches as one reads them."""
     if policy is None:
         return "not told"

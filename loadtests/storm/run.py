@@ -29,7 +29,7 @@ from loadtests.storm.silence import NotSilenced
 from loadtests.storm.sliders import MOST_RETURNING
 from loadtests.storm.troubles import NotSlowed, begin_troubles
 from loadtests.storm.watching import Counters, Frame, Watching, counters
-from services.contracts.storm import Ended, Mark, Phase, PolicyTold, Running
+from services.contracts.storm import Ended, Mark, Phase, PolicySwitches, Running
 from services.contracts.storm import Run as RunTold
 from services.runtime.log import Log
 
@@ -90,7 +90,7 @@ class Run:
         self._per_s = 0.0  # requests that a load of 1 is
         self._client: Client | None = None
         self._frame: Frame | None = None
-        self._policies: list[PolicyTold] = []
+        self._policies: list[PolicySwitches] = []
         self._before: Counters | None = None
         self._after: Counters | None = None
         self._lasted_s = self._storm_s = 0.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from loadtests.cluster import books
-from services.contracts.storm import PolicyTold
+from services.contracts.storm import PolicySwitches
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import UpstreamError
 
@@ -38,7 +38,7 @@ class Frame(msgspec.Struct):
     level: int = 0
     waiting: _Waiting = msgspec.field(default_factory=lambda: _Waiting(0))
     inflight: _Inflight = msgspec.field(default_factory=lambda: _Inflight(0))
-    policy: PolicyTold | None = None
+    policy: PolicySwitches | None = None
 
     @property
     def at_rest(self) -> bool:

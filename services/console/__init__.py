@@ -1,4 +1,4 @@
-"""The live page: its files, the stream of pictures that moves it, and the guard before what it may change.
+"""The console's page: its files, the stream of frames, and the check of writes.
 
-It knows no service. What a picture shows is its caller's: a function that makes one, asked while somebody looks.
+It knows no service. The caller gives a function that makes a frame, called only while there are viewers.
 """

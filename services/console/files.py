@@ -1,8 +1,8 @@
-"""The page's files: a closed set, read once when the service starts, so a path can lead nowhere else.
+"""The page's files: a closed set, read once at start, so a path cannot reach any other file.
 
-Each has an ETag of its bytes, so a browser that has it asks and is told 304; and a compressed copy where that is
-smaller. The content security policy lets the page load nothing that is not among these files and talk to nobody but
-this service: it works without any other, and nothing that a tenant or a worker is called can become a script.
+Each file has an ETag of its bytes, and a compressed copy where that is smaller. The content security policy lets the
+page load these files only and connect to this service only: it works offline, and no name of a tenant or a worker can
+become a script.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class File(NamedTuple):
 
     @classmethod
     def of(cls, name: str, body: bytes) -> File:
-        """The file of this name. Raises KeyError for a kind that no page has."""
+        """The file of this name. Raises KeyError for a suffix that is not in TYPES."""
         packed = gzip.compress(body, 9, mtime=0)
         smaller = packed if len(packed) < len(body) else None
         return cls(TYPES[Path(name).suffix], body, hashlib.sha256(body).hexdigest()[:20].encode(), smaller)
 
 
 class Files:
-    """All of them, by their paths below the folder. Raises ValueError for a folder beyond the bounds."""
+    """All files, by path below the folder. Raises ValueError for more than MAX_FILES files or MAX_BYTES bytes."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in TYPES)
@@ -94,7 +94,7 @@ class Files:
 
 
 async def _send(exchange: Exchange, file: File) -> None:
-    """The file as this client takes it; nothing but its tag where it has it already."""
+    """Reply with the file, gzipped where the client accepts it, or with 304 where the client has it."""
     packed = file.packed if _takes_gzip(exchange.header(b"accept-encoding")) else None
     tag = b'"%b-gzip"' % file.tag if packed is not None else b'"%b"' % file.tag
     headers = [*HEADERS, (b"etag", tag)]
@@ -107,7 +107,7 @@ async def _send(exchange: Exchange, file: File) -> None:
 
 
 def _takes_gzip(accepted: bytes | None) -> bool:
-    """Whether it is named, and not with a weight of 0."""
+    """Whether gzip is named with a weight above 0."""
     for part in (accepted or b"").split(b","):
         name, _, weight = part.strip().partition(b";")
         if name.strip().lower() == b"gzip":

@@ -1,9 +1,9 @@
-"""What keeps other web sites away from what the console may change.
+"""Protects writes of the console from other web sites.
 
-A page of any site can make a visitor's browser send requests to this machine. It cannot add a header of its own without
-asking first, which nobody here answers, and it cannot forge its `Origin`. So a write needs both: the header that the
-console adds, and an origin, where one is sent, that is this very host. And the host must be one that no name server
-can have pointed here (DNS rebinding): an address, `localhost`, or a name without a dot.
+A page of any site can make a visitor's browser send requests here, but it cannot set a header without a CORS preflight,
+which no route here grants, and it cannot forge `Origin`. So a write needs the console's header and, where an origin is
+sent, one that is this host. The host must not be a name that DNS rebinding could point here: an address, `localhost`,
+or a name without a dot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER = b"x-weir-console"
 
 
 def guarded(handler: Handler) -> Handler:
-    """The same, for those who may write."""
+    """`handler`, behind `check_write`."""
 
     async def handle(exchange: Exchange) -> None:
         check_write(exchange)
@@ -27,7 +27,7 @@ def guarded(handler: Handler) -> Handler:
 
 
 def check_write(exchange: Exchange) -> None:
-    """Raises BadInput, 403, for what did not come from the console, or from a program that says so."""
+    """Raises BadInput, 403, for a write without the header, from another site or under another host name."""
     host, origin = exchange.header(b"host"), exchange.header(b"origin")
     if exchange.header(HEADER) != b"1":
         raise _forbidden("what changes something needs the header `x-weir-console: 1`")

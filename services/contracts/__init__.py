@@ -1,11 +1,14 @@
-"""What crosses the wire: one file per edge, named for the message it carries.
+"""Messages between processes, one module per interface.
 
-    answer    client    -> router     POST /ask
-    openai    client    -> router     POST /v1/...
-    search    router    -> retrieval  POST /retrieve, POST /embed
-    generate  router    -> worker     POST /generate, POST /infer, GET /status
-    problem   any       -> any        the one error body
+    answer     client  -> router             POST /ask
+    openai     client  -> router             POST /v1/...
+    documents  client  -> router, retrieval  /documents
+    search     router  -> retrieval          POST /retrieve, POST /embed
+    generate   router  -> worker             POST /generate, POST /infer, POST /cancel/{id}, GET /status
+    console    router  -> browser            GET /console/events, GET /console/requests/{id}
+    storm      browser -> storm bench        /storm
+    problem    any     -> any                the error body
 
-Version 1. Unknown fields are ignored on every edge, so a newer peer may say more; a field that is known is
-checked strictly, because a wrong type is a bug in the sender. Fields carry their unit in their name.
+Unknown fields are ignored, so that a newer peer may send more; only the bodies of `PUT /documents/{id}` and `POST
+/storm` reject them. Known fields are checked strictly. Field names carry their unit.
 """

@@ -11,7 +11,7 @@ RetrievalSource = Literal["db", "cache", "semantic", "stale", "none", "skipped"]
 
 
 class AskRequest(msgspec.Struct, frozen=True):
-    """`tenant` is believed only in lab mode, where there is no tenants file."""
+    """The router believes `tenant` only in lab mode, without a tenants file."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192)]
     tenant: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
@@ -23,7 +23,7 @@ class AskRequest(msgspec.Struct, frozen=True):
 
 
 class Citation(msgspec.Struct, frozen=True):
-    """A passage that stood in the prompt."""
+    """A passage in the prompt."""
 
     doc_id: str
     chunk_id: str
@@ -31,7 +31,7 @@ class Citation(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """OpenAI's three counts."""
+    """Token counts as in OpenAI's API."""
 
     prompt_tokens: int
     completion_tokens: int

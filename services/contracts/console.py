@@ -1,7 +1,7 @@
-"""Router -> the console page: the stream of `GET /console/events`, and a request's life.
+"""Router -> console: the events of `GET /console/events`, and the timeline of one request.
 
-A frame is a complete picture, bounded whatever the load, so a viewer may miss any number of them. Lists that are cut
-say how much is missing. Times are milliseconds, work is token-equivalents, None is what is not known yet.
+Each frame is complete and bounded, so a viewer may miss any number of them. A list that is cut states how many entries
+are missing. Times are milliseconds, work is token-equivalents, None means not known yet.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Hello(msgspec.Struct, frozen=True):
     """The first event of a stream: what this router offers, and the bounds of its frames."""
 
     lab: bool
-    storm: bool  # /console/storm is there
-    policy: bool  # POST /console/policy is there
+    storm: bool  # `/console/storm` exists
+    policy: bool  # `POST /console/policy` exists
     tenants_bound: int
     workers_bound: int
     decisions_bound: int
@@ -36,11 +36,11 @@ class PolicyNow(msgspec.Struct, frozen=True):
 
 
 class OfClassNow(msgspec.Struct, frozen=True):
-    """A class of tenants: where it stands on the ladder, and its part of the capacity."""
+    """A class of tenants: its level of the degradation ladder, and its share of the capacity."""
 
     name: str
     level: int
-    held: bool  # an operator holds it there
+    held: bool  # an operator holds the level
     weight: float
     share: float
 
@@ -53,7 +53,7 @@ class Inflight(msgspec.Struct, frozen=True):
 
 
 class WaitingNow(msgspec.Struct, frozen=True):
-    """Requests in line, over all tenants."""
+    """Queued requests of all tenants."""
 
     requests: int
     bound: int
@@ -61,7 +61,7 @@ class WaitingNow(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Since the start, over all tenants: the counters of /metrics at the same moment."""
+    """Totals since the start, over all tenants; equal to the counters of /metrics at the same moment."""
 
     outcomes: dict[str, int]
     admitted: int
@@ -72,7 +72,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Of what was served within the last second, from arrival to the end of the answer."""
+    """Latency of the answers served within the last second, from arrival to the end of the answer."""
 
     count: int
     p50_ms: float | None = None
@@ -82,7 +82,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class FirstToken(msgspec.Struct, frozen=True):
-    """Of the streams among these, from arrival to the first output."""
+    """Time to first token of the streams among these answers."""
 
     count: int
     p50_ms: float | None = None
@@ -90,7 +90,7 @@ class FirstToken(msgspec.Struct, frozen=True):
 
 
 class TenantNow(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
-    """One tenant's line. `place` counts from whoever is visited next; None: it has nothing that could start."""
+    """One tenant. `place` is its position in the service order, 0 for the next; None: it has nothing that can start."""
 
     id: str
     class_name: str
@@ -107,18 +107,18 @@ class TenantNow(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     got_tokens_per_s: float
     position: Position
     place: int | None
-    heads: list[float]  # ages of the first in line, as shares of their deadlines
+    heads: list[float]  # ages of its first queued requests, as shares of their deadlines
 
 
 class OtherTenants(msgspec.Struct, frozen=True):
-    """Those who are not listed."""
+    """Sums over the tenants that the frame does not list."""
 
     tenants: int
     waiting: int
 
 
 class RunningNow(msgspec.Struct, frozen=True):
-    """A request at a worker, its age as a share of its deadline."""
+    """A request at a worker. `of_deadline` is its age as a share of its deadline."""
 
     id: str
     tenant: str
@@ -126,14 +126,14 @@ class RunningNow(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What the worker announced at the last probe."""
+    """What the worker reported at the last probe."""
 
     size: int | None
     step_ms: float | None
 
 
 class WorkerNow(msgspec.Struct, frozen=True):
-    """One worker, by the router's own ledger."""
+    """One worker, by the router's ledger."""
 
     name: str
     kind: str
@@ -150,14 +150,14 @@ class WorkerNow(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Something was decided. `n` rises by one with each, so that frames may repeat themselves."""
+    """A decision about a request. `n` rises by one with each, so that a viewer can skip those it has."""
 
     n: int
     id: str
     at_ms: int
     tenant: str
     what: What
-    outcome: str | None  # None: it has only been admitted
+    outcome: str | None  # None: the request was only admitted
     level: int
     why: str
     wait_ms: float | None
@@ -165,7 +165,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The whole picture at one moment."""
+    """The router at one moment."""
 
     seq: int
     at_ms: int
@@ -191,7 +191,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Something that happened to a request, so long after its arrival. `detail` is a sentence for people."""
+    """An event of a request, `at_ms` after its arrival. `detail` is a sentence for the operator."""
 
     at_ms: float
     what: str
@@ -199,7 +199,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """The numbers that decided about a request, and what came of it."""
+    """The numbers that decided about a request, and its result."""
 
     prompt_tokens: int | None = None
     context_tokens: int | None = None
@@ -209,7 +209,7 @@ class Numbers(msgspec.Struct, frozen=True):
     charge_tokens: float | None = None
     predicted_wait_ms: float | None = None
     predicted_wait_q95_ms: float | None = None
-    counted_wait_ms: float | None = None  # what its deadline was tested with at the door
+    counted_wait_ms: float | None = None  # the wait that admission tested the deadline with
     counted_service_ms: float | None = None
     waited_ms: float | None = None
     total_ms: float | None = None

@@ -1,4 +1,4 @@
-"""Tenant -> router -> retrieval: documents under `/documents`. The tenant is the request's, never the body's."""
+"""Client -> router -> retrieval: `/documents`. The tenant comes from the request's identity, never from the body."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ State = Literal["added", "updated", "unchanged"]
 MAX_ID_BYTES = 1024
 MAX_PAGE = 500
 
-# Router -> retrieval, with a PUT: what the tenants file lets this tenant keep. Without them retrieval's settings hold.
+# Router -> retrieval, with a PUT: the tenant's quota from the tenants file. Without them retrieval's settings apply.
 QUOTA_COUNT_HEADER = b"x-documents-count"
 QUOTA_BYTES_HEADER = b"x-documents-bytes"
 MAX_QUOTA = 2**53
 
-# Of GET /documents, as an OpenAPI document says it.
+# Query parameters of GET /documents, for the OpenAPI document.
 PAGE_PARAMETERS: tuple[dict[str, Any], ...] = (
     {"name": "after", "in": "query", "schema": {"type": "string"}},
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}},
@@ -26,7 +26,7 @@ PAGE_PARAMETERS: tuple[dict[str, Any], ...] = (
 
 
 class PutDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Either `text`, plain unless `media_type` says otherwise, or `content` in base64 with its `media_type`."""
+    """Either `text`, plain unless `media_type` is set, or `content` in base64 with its `media_type`."""
 
     text: Annotated[str, Meta(min_length=1)] | None = None
     content: Annotated[str, Meta(min_length=1)] | None = None
@@ -35,7 +35,7 @@ class PutDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DocumentPut(msgspec.Struct, frozen=True):
-    """A document is in. `version` is that of the corpus which brought it; `chunks` is what a search can find of it."""
+    """The document is stored. `version` is that of the corpus with it; `chunks` is the number of searchable chunks."""
 
     id: str
     state: State
@@ -45,7 +45,7 @@ class DocumentPut(msgspec.Struct, frozen=True):
 
 
 class DocumentDeleted(msgspec.Struct, frozen=True):
-    """A document has gone, and `version` is that of the corpus without it."""
+    """The document is deleted. `version` is that of the corpus without it."""
 
     id: str
     version: int
@@ -62,7 +62,7 @@ class DocumentEntry(msgspec.Struct, frozen=True):
 
 
 class DocumentList(msgspec.Struct, frozen=True):
-    """A page, by id. The next one is had with `after` = `next`; None: this was the last."""
+    """A page, ordered by id. The next page is at `after` = `next`; null: this is the last page."""
 
     documents: list[DocumentEntry]
     next: str | None = None

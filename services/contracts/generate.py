@@ -1,10 +1,10 @@
 """Router -> worker: `POST /generate`, `POST /infer`, `POST /cancel/{id}`, `GET /status`.
 
-`/generate` answers 200 with newline-delimited JSON events (`application/x-ndjson`): any number of `token`, then
-exactly one `done` or `failed`. With `stream: false` the one line is `done` carrying the whole `text`. A stream
-that ends without `done` or `failed` was cut, and is never passed on as if it were whole. An answer carries the
-`x-request-id` of its request: one that names another's was left over on the connection.
-A worker at its bound answers 429 with a `Problem` whose `details.predicted_wait_ms` is its queue delay.
+`/generate` answers 200 with newline-delimited JSON events (`application/x-ndjson`): any number of `token`, then exactly
+one `done` or `failed`. With `stream: false` the only line is `done` with the whole `text`. A stream without `done` or
+`failed` is truncated and never reported as complete. An answer carries the `x-request-id` of its request: an answer
+with another id was left over on the connection. A worker at its limit answers 429 with a `Problem` whose
+`details.predicted_wait_ms` is its queue delay.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One turn of a chat. The worker applies its model's own template."""
+    """One message of a chat. The worker applies its model's own template."""
 
     role: str
     content: str
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Exactly one of `prompt` and `messages` is set. `deadline_ms` is what remains, never a time of day."""
+    """Exactly one of `prompt` and `messages` is set. `deadline_ms` is the time that remains, never a time of day."""
 
     id: Id
     tenant: str
@@ -43,18 +43,18 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     stop: Annotated[list[str], Meta(max_length=4)] = []
     seed: int | None = None
-    ignore_eos: bool = False  # run to max_tokens, as load generators ask for
+    ignore_eos: bool = False  # generate until max_tokens; load generators use it
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Counted by the engine's own tokenizer, never estimated."""
+    """Counted by the engine's tokenizer, never estimated."""
 
     prompt_tokens: Tokens
     completion_tokens: Tokens
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Milliseconds: waiting for a slot, until the first token, and in all."""
+    """Milliseconds: the wait for a slot, the time to the first token, and the total."""
 
     queue_ms: Milliseconds
     first_token_ms: Milliseconds
@@ -62,23 +62,23 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True, tag_field="event", tag="token"):
-    """One token's text. Concatenating all of them gives the answer, byte for byte."""
+    """The text of one token. The concatenation of all is the answer, byte for byte."""
 
     text: str
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
-    """The last event of an answer that is whole."""
+    """The last event of a complete answer."""
 
     finish_reason: Literal["stop", "length"]
     usage: Usage
     timings: Timings
-    batch_size: int  # sequences that shared this one's first step, itself included
+    batch_size: int  # sequences in this one's first step, itself included
     text: str | None = None  # the whole answer, only with `stream: false`
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
-    """The last event of an answer that is not. `code` is one of runtime.errors' codes."""
+    """The last event of an incomplete answer. `code` is one of the codes of `runtime.errors`."""
 
     code: str
     message: str
@@ -88,7 +88,7 @@ Event = Token | Done | Failed
 
 
 class InferRequest(msgspec.Struct, frozen=True):
-    """The plain form, for people with curl."""
+    """A plain request, for use with curl."""
 
     prompt: Annotated[str, Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=1, le=131_072)] = 256
@@ -106,17 +106,17 @@ class InferReply(msgspec.Struct, frozen=True):
 
 
 class CancelReply(msgspec.Struct, frozen=True):
-    """`cancelled` is false when no such request waits or runs here: it is over, or never came."""
+    """`cancelled` is false if no such request waits or runs here: it has ended, or never arrived."""
 
     id: str
     cancelled: bool
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """What a worker announces. The router sizes its ledger from `slots` and `kv_tokens`, and counts by itself.
+    """The state that a worker reports. The router sizes its ledger from `slots` and `kv_tokens`, and counts by itself.
 
-    The times are for its first estimates: `step_ms` is the mean of recent engine steps, before the first one what the
-    engine expects at full slots, which is `full_step_ms` at any time. 0.0: not known.
+    The times are for the router's first estimates. `step_ms` is the mean of recent engine steps; before the first step
+    it is `full_step_ms`, the time that the engine expects for a step at full slots. 0.0: not known.
     """
 
     name: str
@@ -129,6 +129,6 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     draining: bool
     step_ms: Milliseconds
     prefill_ms_per_token: Milliseconds = 0.0
-    kv_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None  # memory for prompts and answers; None: not in tokens
+    kv_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None  # for prompts and answers; None: no limit in tokens
     kv_free_tokens: int | None = None
     full_step_ms: Milliseconds = 0.0

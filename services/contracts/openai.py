@@ -1,8 +1,8 @@
 """Client -> router: the OpenAI routes under `/v1`, as the official client and load generators use them.
 
-Checked are the fields that Weir acts on. Every other field is ignored here; to workers that speak OpenAI it is passed
-on as it came, unless it changes the cost or the order of the work (`router/parsing/fields.py`). `content` may be a
-string or a list of text parts, `max_tokens` may be called `max_completion_tokens`.
+Only the fields that Weir uses are checked. Workers that speak OpenAI get every other field unchanged, unless it changes
+the cost or the order of the work (`router/parsing/fields.py`). `content` is a string or a list of text parts;
+`max_completion_tokens` is accepted for `max_tokens`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ MaxTokens = Annotated[int, Meta(ge=1, le=131_072)]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of a message; only text can be served by a text model."""
+    """One part of a message. Only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """One turn. `content` may be missing where a tool was called."""
+    """One message. `content` may be missing for the roles assistant, tool and function."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[Part] | None = None
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """With `include_usage` the chunk before `[DONE]` carries exact counts; `continuous_usage_stats` is vLLM's."""
+    """`include_usage` adds exact counts in the chunk before `[DONE]`; `continuous_usage_stats` is vLLM's."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -60,13 +60,13 @@ class ChatRequest(Sampling, frozen=True, kw_only=True):
 
 
 class CompletionRequest(Sampling, frozen=True, kw_only=True):
-    """POST /v1/completions; one prompt a request."""
+    """POST /v1/completions; one prompt per request."""
 
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /v1/embeddings. The official client asks for base64 unless told otherwise."""
+    """POST /v1/embeddings. The official client requests base64 by default."""
 
     input: (
         Annotated[str, Meta(min_length=1, max_length=32_768)]
@@ -78,7 +78,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Exact counts, as the engine's own tokenizer made them."""
+    """Exact counts of the engine's tokenizer."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -86,7 +86,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The `weir` field of a stream's last chunk: what `Server-Timing` says of a plain answer, in milliseconds."""
+    """The `weir` field of a stream's last chunk: the times of `Server-Timing`, in milliseconds."""
 
     level: int
     degraded: list[str]
@@ -109,7 +109,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
 
 class ChatCompletion(msgspec.Struct, frozen=True):
-    """A whole chat answer."""
+    """A complete chat answer."""
 
     id: str
     created: int
@@ -151,7 +151,7 @@ class TextChoice(msgspec.Struct, frozen=True):
 
 
 class TextCompletion(msgspec.Struct, frozen=True):
-    """A whole text answer, and each event of a text stream."""
+    """A complete text answer, and each event of a text stream."""
 
     id: str
     created: int

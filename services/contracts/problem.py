@@ -1,7 +1,4 @@
-"""The one error body: the OpenAI envelope, with Weir's facts under `details`.
-
-Every refusal and every failure on every path has this shape, so one client-side parser reads them all.
-"""
+"""The error body of every route: OpenAI's envelope, with Weir's facts under `details`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import msgspec
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a client may act on. `status` is "yield" when capacity exists but is contended (RFC 6585's 429)."""
+    """Facts that a client may act on. `status` is "yield" when capacity exists but is contended (429, RFC 6585)."""
 
     status: str | None = None
     reason: str | None = None

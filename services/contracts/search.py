@@ -11,10 +11,10 @@ Source = Literal["db", "cache", "semantic", "stale", "none"]
 
 
 class RetrieveRequest(msgspec.Struct, frozen=True):
-    """`budget_ms` is the time that remains for the whole of it, the fallback's share included.
+    """`budget_ms` is the time that remains for the whole call, the fallback's share included.
 
-    `effort` is how much of the usual work a search may do, 1 for all of it: a lower one is cheaper and may miss some of
-    the nearest passages. `hybrid` asks for a ranking by meaning and by words; without it, by meaning alone.
+    `effort` is the share of the usual search work, 1 for all of it: a lower value is cheaper and may miss some of the
+    nearest passages. `hybrid` ranks by meaning and by words; without it, by meaning alone.
     """
 
     query: Annotated[str, Meta(min_length=1, max_length=8192)]
@@ -37,9 +37,9 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class RetrieveReply(msgspec.Struct, frozen=True):
-    """`source` says where the passages came from; `none` means the budget ran out or the store is down.
+    """`source` is where the passages came from; `none`: the budget ran out or the store is down.
 
-    `age_s` is how old a cached or stale result is, 0 for a fresh search. `reason` says why it is not `db`.
+    `age_s` is the age of a cached or stale result, 0 for a fresh search. `reason` explains why `source` is not `db`.
     """
 
     source: Source
@@ -57,7 +57,7 @@ class EmbedRequest(msgspec.Struct, frozen=True):
 
 
 class EmbedReply(msgspec.Struct, frozen=True):
-    """One vector per text, L2-normalised, `dimensions` floats each; `tokens` as the embedder counted them."""
+    """One vector per text, L2-normalised, `dimensions` floats each; `tokens` is the embedder's count."""
 
     model: str
     dimensions: int

@@ -1,11 +1,11 @@
-"""The storm bench's words: `GET`, `POST` and `DELETE /storm` of its process, `/console/storm` through the router.
+"""The storm bench's API: `GET`, `POST` and `DELETE /storm` of its process, `/console/storm` through the router.
 
-One run at a time. A person's wish (`StartRun`) names a scenario and moves some of its sliders; `State` says what goes
-on, second by second, and what the last runs came to. Counts are of attempts: each ends exactly once, so
+One run at a time. `StartRun` names a scenario and sets some of its sliders; `State` has the current run second by
+second, and a summary of the last runs. Counts are of attempts, and each attempt ends exactly once:
 
     sent = on_time + late + refused + failed + gone + open
 
-holds at every moment. `asked` and `answered` count people instead, who may try several times.
+`asked` and `answered` count users instead, and a user may try several times.
 """
 
 from __future__ import annotations
@@ -18,33 +18,32 @@ from msgspec import Meta
 MAX_SLIDERS = 16
 MAX_KEPT_RUNS = 20
 
-RunId = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,32}\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Phase = Literal["preparing", "storming", "settling"]
 Ended = Literal["done", "stopped", "failed"]
 
 
 class StartRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of POST. A slider that is not named stays where the scenario has it."""
+    """The body of POST. Other sliders keep the scenario's default."""
 
     scenario: Name
     sliders: Annotated[dict[Name, float], Meta(max_length=MAX_SLIDERS)] = {}
 
 
 class Started(msgspec.Struct, frozen=True):
-    """What POST answers, with 202."""
+    """The answer to POST, with status 202."""
 
     run: str
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """What DELETE answers; null where nothing ran."""
+    """The answer to DELETE; null if nothing was running."""
 
     stopped: str | None
 
 
 class Slider(msgspec.Struct, frozen=True):
-    """One thing that may be turned. A `switch` is 0 or 1."""
+    """One adjustable value. A `switch` is 0 or 1."""
 
     name: str
     title: str
@@ -56,8 +55,8 @@ class Slider(msgspec.Struct, frozen=True):
     kind: Literal["range", "switch"] = "range"
 
 
-class ScenarioTold(msgspec.Struct, frozen=True):
-    """One scenario, as a button shows it."""
+class ScenarioDescription(msgspec.Struct, frozen=True):
+    """One scenario, as the console's button shows it."""
 
     name: str
     title: str
@@ -69,14 +68,14 @@ class ScenarioTold(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Something changes, so many seconds after the beginning."""
+    """A change during the run, `s` seconds after its start."""
 
     s: float
     what: str
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """How attempts ended. `held_back`: never sent, because the bench has bounds of its own."""
+    """Attempts by their end. `held_back`: never sent, because of the bench's own limits."""
 
     sent: int = 0
     on_time: int = 0
@@ -88,9 +87,9 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Second(Counts, kw_only=True):
-    """One second. `sent` counts by when it was meant to be sent, endings by when they came.
+    """One second. `sent` counts by the planned send time, the ends by when they happened.
 
-    The times are of answers that came in this second; `waiting` and `level` are the router's own, the last it told.
+    The times are of answers that arrived in this second; `waiting` and `level` are the router's last reported values.
     """
 
     s: int
@@ -101,8 +100,8 @@ class Second(Counts, kw_only=True):
     sources: dict[str, int] = {}
 
 
-class TenantTold(Counts, kw_only=True):
-    """One tenant. `answered`: people who got an answer on time, by whichever attempt."""
+class TenantCounts(Counts, kw_only=True):
+    """One tenant. `answered`: users with an answer on time, from whichever attempt."""
 
     id: str
     asked: int = 0
@@ -111,8 +110,8 @@ class TenantTold(Counts, kw_only=True):
     p95_ms: float | None = None
 
 
-class PolicyTold(msgspec.Struct, frozen=True):
-    """The router's switches, as its frames tell them."""
+class PolicySwitches(msgspec.Struct, frozen=True):
+    """The router's switches, as its frames report them."""
 
     admission: bool
     fairness: bool
@@ -120,7 +119,7 @@ class PolicyTold(msgspec.Struct, frozen=True):
 
 
 class Running(Counts, kw_only=True):
-    """The run that goes on."""
+    """The current run."""
 
     run: str
     scenario: str
@@ -143,15 +142,15 @@ class Running(Counts, kw_only=True):
     p95_ms: float | None
     deadline_ms: float
     series: list[Second]
-    tenants: list[TenantTold]
+    tenants: list[TenantCounts]
     marks: list[Mark]
 
 
 class Summary(Counts, kw_only=True):
-    """What a run came to. Shares are of 1; null where nobody told.
+    """The result of a run. Shares are fractions of 1; null where the value is not known.
 
-    `goodput_share`: answers on time, by the capacity of as many seconds as load was sent for; it passes 1 where the
-    router shortened answers. `wasted_share`: the router's wasted worker seconds, by the slot seconds of the run.
+    `goodput_share`: answers on time, divided by the capacity of the seconds with load; above 1 if the router shortened
+    answers. `wasted_share`: the router's wasted worker seconds, divided by the slot seconds of the run.
     """
 
     run: str
@@ -163,7 +162,7 @@ class Summary(Counts, kw_only=True):
     ended: Ended
     why: str
     sliders: dict[str, float]
-    policy: PolicyTold | None
+    policy: PolicySwitches | None
     policy_changed: bool
     capacity_per_s: float | None
     capped: bool
@@ -178,12 +177,12 @@ class Summary(Counts, kw_only=True):
 
 
 class Run(Summary, kw_only=True):
-    """A run that is over, with everything that is kept of it."""
+    """A finished run, with all data that is kept."""
 
     caption: str
     watch: list[str]
     series: list[Second]
-    tenants: list[TenantTold]
+    tenants: list[TenantCounts]
     refused_by_code: dict[str, int]
     failed_by_code: dict[str, int]
     sources: dict[str, int]
@@ -193,7 +192,7 @@ class Run(Summary, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What no wish can pass."""
+    """The bench's own limits."""
 
     rate_per_s: float
     connections: int
@@ -201,9 +200,9 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What GET answers."""
+    """The answer to GET."""
 
     running: Running | None
-    scenarios: list[ScenarioTold]
+    scenarios: list[ScenarioDescription]
     runs: list[Summary]
     bounds: Bounds

@@ -1,11 +1,11 @@
-"""The front door. `app` plugs it together; below it, from the outside in:
+"""The router. `app` assembles it; the packages, from the outside in:
 
-    console, operating, routes   what people and programs may ask of it
-    serving                      one request (`request.py`), step by step: begin with `serving/pipeline.py`
-    telemetry                    what happened, for metrics, logs, traces and the console
-    deciding                     who starts, who waits and who is refused
-    workers, upstreams           who serves, whether they are well, and how each kind is spoken to
-    rag, tenancy, parsing        passages for a question, tenants, and what a client asks for
+    console, operating, routes   the routes
+    serving                      one request, step by step: `serving/pipeline.py` has the order
+    telemetry                    metrics, logs, traces, and records for the console
+    deciding                     scheduling: which requests start, wait or are rejected
+    workers, upstreams           the workers, their health, and their protocols
+    rag, tenancy, parsing        retrieval, tenants, and the parsing of requests
 
-Each package imports from those below it and from none above; the import contracts in pyproject.toml hold it to that.
+Each imports only from those below it; the import contracts in pyproject.toml enforce that.
 """

@@ -9,7 +9,7 @@ from services.runtime.settings import load
 
 
 def main() -> int:
-    """Run until a signal; the exit status."""
+    """Run until a signal, and return the exit status."""
     settings = load(RouterSettings)
     return run(lambda: build(settings))
 

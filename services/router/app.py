@@ -1,4 +1,4 @@
-"""The router, put together: the one place where real things are plugged into one another."""
+"""Assembles the router: the only place where implementations are connected."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ DESCRIPTION = (
 
 
 def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
-    """A router that listens when the process is run.
-
-    `rng`: all its chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
-    """
+    """The router, which listens when it is run. `rng`: all its randomness; default: the system's, also for ids."""
     log, drain, registry = log or Log("router", settings.log_level), Drain(), new_registry()
     chance = Random() if rng is None else rng
     shared_token, lab = settings.shared_token, settings.tenants_file is None
@@ -105,7 +102,7 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
     hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, examples=EXAMPLES)
     add_health(api, "router", ready, drain)
     add_routes(api, pipeline, hot)
-    apart = api if lab else new_api("Weir console", "What an operator sees.")  # with keys, on the metrics listener
+    apart = api if lab else new_api("Weir console", "The operator's console.")  # on the metrics listener
     add_native(apart, console, {})
     admin = AdminRoutes(dispatcher, tenants, drain, switches, log, admin_key)
     console_app = None if lab else Service("console", apart, log=log, drain=drain, rng=rng)
@@ -156,30 +153,30 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
 
 
 def readiness(fleet: Fleet, lacking: list[str], *, named: bool) -> Readiness:
-    """The body of /health/ready, which needs no key: workers by name in lab mode, and as counts otherwise."""
+    """The body of /health/ready, which needs no key: workers by name in lab mode, as counts otherwise."""
     up = [worker.name for worker in fleet.workers if worker.live]
     down = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
     if not named:
-        told = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
-        return Readiness(bool(up), {"workers": len(up), "degraded": told + lacking})
+        counts = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
+        return Readiness(bool(up), {"workers": len(up), "degraded": counts + lacking})
     return Readiness(bool(up), {"workers": up, "degraded": down + lacking})
 
 
 def checks_of(settings: RouterSettings, tenants: Tenants) -> HeadCheck:
-    """With keys, none is needed of a page's host, but a key before a large body; in lab mode the other way round."""
+    """The check of a request's head: with keys, a key before a large body; in lab mode, the Host of web pages."""
     if isinstance(tenants, FileTenants):
         return key_before_body(tenants)
     return PageCheck(settings.host, settings.allowed_hosts)
 
 
 def upstream_connections(settings: RouterSettings) -> int:
-    """Most connections to workers and to retrieval that are in use at once."""
+    """The maximum number of connections to workers and retrieval in use at once."""
     to_workers = settings.max_inflight + len(settings.worker_specs()) * SPARE_CONNECTIONS
     return to_workers + settings.max_queue_size + settings.max_inflight
 
 
 def tenants_of(settings: RouterSettings) -> Tenants:
-    """From the file, or by their word in the lab. Raises ValueError listing every fault of the file."""
+    """The tenants of the file, or of lab mode. Raises ValueError listing every fault of the file."""
     if settings.tenants_file is None:
         return LabTenants(settings.max_lab_tenants, settings.lab_tenant_rps)
     return FileTenants(
@@ -191,7 +188,7 @@ def tenants_of(settings: RouterSettings) -> Tenants:
 
 
 def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Scheduler:
-    """The core with this router's bounds and classes. A stranger is a lab's tenant: all weigh the same."""
+    """The core with this router's bounds and classes. `stranger` is the spec of lab tenants, of equal weight."""
     classes = tenants.classes()
     bytes = settings.max_queue_bytes
     own = QueueBounds(settings.tenant_queue_size, bytes=bytes / 4)

@@ -1,4 +1,4 @@
-"""The router's settings. Every one is an environment variable of the same name, in capitals."""
+"""The router's settings. Each is the environment variable of the same name in capitals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from services.runtime.tls import TlsFiles, tls_faults
 
 
 class RouterSettings(ServiceSettings):
-    """Every setting of the router."""
-
     router_port: int = Field(8000, ge=0, le=65535, description="port of the public API")
     metrics_port: int = Field(9000, ge=0, le=65535, description="port of the metrics and admin listener")
     tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: HTTPS")
@@ -83,7 +81,7 @@ class RouterSettings(ServiceSettings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together."""
+        """Faults of settings that do not fit together."""
         yield from super().contradictions()
         yield from tls_faults(self.tls)
         if self.default_slo_ms > self.max_deadline_ms:
@@ -96,12 +94,12 @@ class RouterSettings(ServiceSettings):
 
     @property
     def tls(self) -> TlsFiles:
-        """The public port's certificate, key and clients' CA."""
+        """The public port's certificate, key and client CA."""
         return TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
     @property
     def lab(self) -> exposure.Lab:
-        """Where this router listens, as far as lab mode and example keys are concerned."""
+        """The addresses that decide whether lab mode and example keys are allowed."""
         return exposure.Lab(self.host, self.published_address, self.lab_network)
 
     @field_validator("admin_token")
@@ -112,7 +110,7 @@ class RouterSettings(ServiceSettings):
         return token
 
     def _exposure(self) -> None:
-        """What the tenants file says, and whom this address lets in. Raises ValueError."""
+        """Raises ValueError for a faulty tenants file, or if this address must not be used with it."""
         listed = None if self.tenants_file is None else tenantsfile.read(self.tenants_file, self.max_deadline_ms)
         fault = exposure.fault(self.lab, listed)
         if fault is not None:
@@ -128,14 +126,14 @@ class RouterSettings(ServiceSettings):
 
     @property
     def policies(self) -> Policies:
-        """What POLICY comes to. Raises ValueError."""
+        """The policies named by POLICY. Raises ValueError."""
         try:
             return Policies.named(self.policy)
         except ValueError as fault:
             raise ValueError(f"POLICY: {fault}") from None
 
     def worker_specs(self) -> list[WorkerSpec]:
-        """The workers, from the file or from WORKERS. Raises ValueError listing every fault."""
+        """The workers of WORKERS_FILE, or of WORKERS. Raises ValueError listing every fault."""
         if self.workers_file is None:
             return workersfile.from_urls(self.workers)
         return workersfile.read(self.workers_file)

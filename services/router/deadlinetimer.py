@@ -1,8 +1,8 @@
-"""The one timer of a request: it cancels the request's task at its limit, and says which limit that was.
+"""The timer of a request: it cancels the request's task at its limit, and records which limit that was.
 
-A request has up to three limits, one after the other: the first token's, the silence between two tokens, and the
-deadline above both. They are one timer that is moved. Moving it later costs nothing: it looks at its limit when it
-fires, and sleeps on. `asyncio.timeout` does the same for one limit at three times the cost.
+One timer serves the limit for the first token, for the silence between two outputs, and the deadline above both. Moving
+it later is an assignment, since it checks its limit when it fires and re-arms; `asyncio.timeout` costs three times as
+much for one limit.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ import asyncio
 from math import inf
 
 WRITING_S = 1.0
-"""How often the timer looks whether the client has taken what is written to it."""
+"""How often the timer checks whether the client has read what was written to it."""
 
 
 class DeadlineTimer:
-    """Cancels a task at the earlier of two limits: `deadline`, set once, and `limit`, moved as the answer goes on.
-
-    `work_until` is the deadline that a worker gets: the request's own, unless its work may go on without its client
-    (`detached.py`).
-    """
+    """Cancels a task at the earlier of `deadline`, set once, and `limit`, which moves; `work_until` is the worker's."""
 
     __slots__ = ("_handle", "_loop", "_task", "client_writing", "deadline", "fired", "limit", "silence", "work_until")
 
@@ -30,13 +26,13 @@ class DeadlineTimer:
         self.limit = inf
         self.silence = False
         self.client_writing = False
-        """The router writes to the client and waits for it: the worker is not silent meanwhile."""
+        """The router waits for the client to read; the worker does not count as silent meanwhile."""
         self.fired = False
-        """The timer has cancelled the task: the CancelledError that comes is a limit's, not a client's."""
+        """The timer cancelled the task: the CancelledError comes from a limit, not from the client."""
         self._handle: asyncio.TimerHandle | None = self._loop.call_at(deadline, self._look)
 
     def set(self, limit: float, *, silence: bool = False) -> None:
-        """A nearer limit. An earlier one than before is armed anew; a later one costs an assignment."""
+        """Set a nearer limit. Only a limit earlier than the armed one re-arms the timer."""
         due = min(self.limit, self.deadline)
         self.limit, self.silence = limit, silence
         if limit < due and self._handle is not None:
@@ -44,7 +40,6 @@ class DeadlineTimer:
             self._handle = self._loop.call_at(limit, self._look)
 
     def stop(self) -> None:
-        """The request has ended."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

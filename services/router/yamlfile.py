@@ -1,13 +1,10 @@
-"""YAML that a person wrote: read whole, within bounds, and without YAML's silent surprises.
+"""Reads YAML files written by people: whole, bounded, and without YAML's silent surprises.
 
-Of two equal keys in one mapping the usual loaders keep the last without a word, so that a second `rate:` further down
-undoes the first. Here that is a fault. What is wrong is told by line, never by quoting the line: it might hold a
-secret. Values are built from the parser's events at once, without the tree of nodes between, which for 10,000 tenants
-costs five times more than all the rest, most of it in the garbage collector.
-
-Reading takes time that is proportional to the file's size, whoever wrote it. So there is a bound on what makes YAML
-dearer: aliases that multiply what they stand for ("billion laughs", CWE-776), numbers of many digits (CVE-2020-10735;
-YAML 1.1 has some in base 60), and directives, which libyaml compares with one another.
+Duplicate keys in a mapping are a fault; the usual loaders keep the last. Faults name a line and never quote it, since
+it may hold a secret. Values are built directly from the parser's events: for 10,000 tenants the tree of nodes would
+cost five times more than the rest. Bounds keep the time proportional to the file's size: on aliases that multiply
+("billion laughs", CWE-776), on digits (CVE-2020-10735; YAML 1.1 has numbers in base 60), and on directives, which
+libyaml compares with one another.
 """
 
 from __future__ import annotations
@@ -20,20 +17,20 @@ import yaml
 
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
 DEEPEST = 32
-LONGEST_NUMBER_CHARS = 128  # or date, or truth value; longer plain words are text
-MOST_DIRECTIVES = 8
-VALUES_PER_BYTE = 10  # with those that aliases stand for
+LONGEST_NUMBER_CHARS = 128  # also for dates and truth values; longer plain scalars are text
+MAX_DIRECTIVES = 8
+VALUES_PER_BYTE = 10  # including those that aliases stand for
 FREE_VALUES = 100_000
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: ten times faster
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml ten times faster
 
 
 class Unreadable(ValueError):
-    """What is wrong with the file, in one line."""
+    """The fault of a file, in one line."""
 
 
 def read_yaml(path: Path) -> Any:
-    """What the file says: plain values, with text as every key. Raises Unreadable."""
+    """The content of the file: plain values, with text as keys. Raises Unreadable."""
     try:
         with path.open("rb") as file:
             before = state(file.fileno())
@@ -41,14 +38,14 @@ def read_yaml(path: Path) -> Any:
             after = state(file.fileno())
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
-    if before != after:  # the first half of a list is a shorter list, and as good YAML
+    if before != after:  # the first half of a list is valid YAML too
         raise Unreadable("was changed while it was read: read it again once it is written")
     if len(content) > LARGEST_FILE_BYTES:
         raise Unreadable(f"is larger than {LARGEST_FILE_BYTES} bytes")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Unreadable("is not YAML: it is UTF-16, and UTF-8 was expected")
-    if (b"\n" + content.replace(b"\r", b"\n")).count(b"\n%") > MOST_DIRECTIVES:
-        raise Unreadable(f"has more than {MOST_DIRECTIVES} lines that begin with %")
+    if (b"\n" + content.replace(b"\r", b"\n")).count(b"\n%") > MAX_DIRECTIVES:
+        raise Unreadable(f"has more than {MAX_DIRECTIVES} lines that begin with %")
     try:
         return _Document(content).read()
     except yaml.MarkedYAMLError as error:
@@ -58,19 +55,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def state(file: int | Path) -> tuple[int, int, int]:
-    """What changes when this file does. Raises OSError."""
+    """Inode, size and modification time of a file. Raises OSError."""
     found = os.stat(file)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class _Document:
-    """The one document of a stream of events."""
-
     def __init__(self, content: bytes) -> None:
         self._loader = _Loader(content)
-        self._anchors: dict[str, tuple[Any, int]] = {}  # with how many values each is
+        self._anchors: dict[str, tuple[Any, int]] = {}  # (value, number of values in it)
         self._values = 0
-        self._most_values = FREE_VALUES + VALUES_PER_BYTE * len(content)
+        self._max_values = FREE_VALUES + VALUES_PER_BYTE * len(content)
 
     def read(self) -> Any:
         self._loader.get_event()  # the stream begins
@@ -106,8 +101,8 @@ class _Document:
             raise Unreadable(f"*{name} stands before &{name} is complete{_line(event.start_mark)}")
         value, values = self._anchors[event.anchor]
         self._values += values
-        if self._values > self._most_values:
-            raise Unreadable(f"its aliases stand for more than {self._most_values} values{_line(event.start_mark)}")
+        if self._values > self._max_values:
+            raise Unreadable(f"its aliases stand for more than {self._max_values} values{_line(event.start_mark)}")
         return value
 
     def _scalar(self, event: Any) -> Any:

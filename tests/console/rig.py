@@ -76,7 +76,7 @@ class Gallery:
         self.log_stream = io.BytesIO()
         self.made = 0
         self._picture = picture
-        self.fanout = Fanout(lambda: b"{}", self.next, Log("test", stream=self.log_stream), most=most)
+        self.fanout = Fanout(lambda: b"{}", self.next, Log("test", stream=self.log_stream), max_viewers=most)
 
     def next(self) -> bytes:
         self.made += 1

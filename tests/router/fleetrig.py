@@ -87,12 +87,12 @@ def spec(name: str, **said: Any) -> WorkerSpec:
 
 
 def connect(given: WorkerSpec) -> Worker:
-    return Worker(given, FakeUpstream(), most=8)
+    return Worker(given, FakeUpstream(), max_limit=8)
 
 
 def worker(name: str, *, most: int = 64, kv_tokens: int | None = None, **said: Any) -> Worker:
     """One that has answered its first probe."""
-    made = Worker(spec(name, **said), FakeUpstream(), most=most)
+    made = Worker(spec(name, **said), FakeUpstream(), max_limit=most)
     made.kv_tokens = kv_tokens
     made.health.answered(0.0, needed=True)
     return made

@@ -15,7 +15,7 @@ from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.request import Stage
 from services.core.scheduler import Scheduler
-from services.router.deciding.dispatcher import NOBODY_S, Dispatcher
+from services.router.deciding.dispatcher import NO_WORKER_GRACE_S, Dispatcher
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import Worker
@@ -126,7 +126,7 @@ class House:
         for turn in seconds:
             alone = not self.fleet.alive(turn.model, turn.failed_worker)
             lost_s = 0.0 if self.fleet.alive(turn.model) else self.loop.time() - dispatcher._dead_since[turn.model]
-            assert turn.refusal or lost_s <= NOBODY_S + 0.001, "a retry waits for nobody"
+            assert turn.refusal or lost_s <= NO_WORKER_GRACE_S + 0.001, "a retry waits for nobody"
             assert turn.refusal or not self.fleet.fits(turn, None if alone else turn.failed_worker), (
                 "a retry waits beside a slot"
             )

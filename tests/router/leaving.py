@@ -191,7 +191,7 @@ class Scene:
         """What is there when nobody asks and nothing is held; with `before`, once no more is open than there was."""
         await until(lambda: not self.still_held(), f"nothing held: {self.still_held()}")
         await until(lambda: not any(worker.running for worker in self.workers), "every worker idle")
-        await until(lambda: not self.cancels._lines, "every worker told")
+        await until(lambda: not self.cancels._queues, "every worker told")
         if before is not None:
             await until(lambda: self._open() <= before.open, "every connection closed, and every task ended")
         for worker in self.workers:

@@ -97,7 +97,7 @@ async def fitted_without_a_place() -> None:
 async def turned_away_with_a_place() -> None:
     house = House([worker("one")])
     house.admit(placed := turn())
-    house.dispatcher._turn_away(placed, Refused(Outcome.DRAINING, "leaving"))
+    house.dispatcher._reject(placed, Refused(Outcome.DRAINING, "leaving"))
 
 
 async def a_second_place_beside_the_first() -> None:
@@ -131,8 +131,8 @@ async def over_for_its_client_twice() -> None:
 
 async def a_lane_given_back_twice() -> None:
     cancels, one = Cancels(), worker("one")
-    cancels.tell(one, "a")
-    cancels._lines[one].lanes = 0
+    cancels.send(one, "a")
+    cancels._queues[one].lanes = 0
     (telling,) = cancels._tasks
     await telling
 
@@ -154,7 +154,7 @@ FAULTS: list[tuple[Callable[[], Awaitable[None]], str]] = [
     (fewer_workers_with_a_place_than_none, "-1 workers of m have a place"),
     (started_above_the_cap, "was started above MAX_INFLIGHT: <Dispatcher"),
     (fitted_without_a_place, "fitted, and found no place: <Dispatcher"),
-    (turned_away_with_a_place, "is turned away, and has a place at <Worker one"),
+    (turned_away_with_a_place, "is rejected, and has a slot at <Worker one"),
     (a_second_place_beside_the_first, "waits for a place, and has one at <Worker one"),
     (a_retry_beyond_the_one, "has had its retry"),
     (a_request_that_ends_twice, "has ended already"),

@@ -1,1 +1,1 @@
-"""The console's routes: a frame of what happens now, one request's life, and the storm bench."""
+"""The console's data and routes."""

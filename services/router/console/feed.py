@@ -1,10 +1,7 @@
-"""The picture that the console shows: one frame of what this router does, made from its own ledgers when it is asked.
+"""The console's frame: a projection of the router's own state, made on request. Making one changes nothing.
 
-Nothing is kept for it beside the journal, nothing is counted twice, and making one changes nothing: a router that is
-watched decides as one that is not. `python -m loadtests.bench console` measures what it costs.
-
-Bounds. MOST_DECISIONS and the bounds of `tables.py`, whatever the load; LOOKED_AT of those that were served last,
-which at more than 1,000 answers a second are less than a second's.
+Bounds: MAX_DECISIONS, the bounds of `tables.py`, and the last LOOKED_AT served requests, which above 1,000 answers/s
+cover less than a second.
 """
 
 from __future__ import annotations
@@ -33,17 +30,15 @@ from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.clock import unix_milliseconds
 from services.runtime.drain import Drain
 
-MOST_DECISIONS = 40
+MAX_DECISIONS = 40
 LOOKED_AT = 1000
 LATENCY_S = 1.0
 GOT_S = 2.0
 STALE_S = 1.0
-"""After a pause of this length what was decided meanwhile is not missing from a frame, but simply over."""
+"""After a pause this long a frame does not count the decisions of the pause as left out."""
 
 
 class Feed:
-    """One for each router. `frame` makes the next one."""
-
     def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics, journal: Journal, drain: Drain) -> None:
         self._dispatcher = dispatcher
         self._metrics = metrics
@@ -55,7 +50,6 @@ class Feed:
         self._made_at = -inf
 
     def frame(self, now: float) -> Frame:
-        """Everything, as of now."""
         journal, seen = self._journal, look(now, self._dispatcher)
         scheduler, waiting = seen.scheduler, seen.scheduler.waiting
         at_ms = unix_milliseconds()
@@ -100,21 +94,20 @@ class Feed:
         )
 
     def _decisions(self, now: float, at_ms: int) -> tuple[list[Decision], int]:
-        """What was decided since the last frame, and where there is room what was before."""
+        """The decisions since the last frame, filled up with earlier ones, and how many are left out."""
         journal = self._journal
         since = self._decided if now - self._made_at <= STALE_S else journal.decided
         self._decided, self._made_at = journal.decided, now
-        entries, left_out = journal.since(since, MOST_DECISIONS)
+        entries, left_out = journal.since(since, MAX_DECISIONS)
         return [_decision(entry, at_ms - int((now - entry.at) * 1000)) for entry in entries], left_out
 
 
 def policy_now(policies: Policies) -> PolicyNow:
-    """Which mechanisms are on."""
     return PolicyNow(policies.admission, policies.fairness, policies.cancellation)
 
 
 def _classes(pools: Iterable[PoolSnapshot]) -> list[OfClassNow]:
-    """Every class once: where there are several pools, as it is where it is degraded most."""
+    """Every class once: with several pools, as in the pool where its level is highest."""
     found: dict[str, OfClassNow] = {}
     for pool in pools:
         for of in pool.classes:
@@ -125,17 +118,17 @@ def _classes(pools: Iterable[PoolSnapshot]) -> list[OfClassNow]:
 
 
 def _capacity(pools: Iterable[PoolSnapshot]) -> float | None:
-    """What the workers of all pools do in a second, as far as it is known."""
+    """The known capacity of all pools, in token-equivalents per second."""
     rates = [pool.rate_tokens_per_s for pool in pools if pool.rate_tokens_per_s is not None]
     return round(sum(rates), 1) if rates else None
 
 
 Served = Sequence[tuple[float, InferenceRequest]]
-"""When each ended, and its record; the newest first."""
+"""(time of the end, request) of each, newest first."""
 
 
 def _got(span_s: float, served: Served) -> float:
-    """Work that was served, per second, over the time of which every answer is remembered: two seconds or less."""
+    """Served work per second, over the time in which no answer is missing: GOT_S or less."""
     return round(sum(request.charge_tokens for _, request in served if request.admitted) / max(span_s, 1e-3), 1)
 
 
@@ -172,7 +165,7 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def milliseconds(seconds: float) -> float:
-    """For people."""
+    """Milliseconds, rounded to a tenth."""
     return round(seconds * 1000, 1)
 
 
@@ -193,7 +186,7 @@ def _decision(entry: Entry, at_ms: int) -> Decision:
 
 
 def waited_ms(entry: Entry) -> float | None:
-    """How long it stood in line, of one that has left it."""
+    """The wait in the queue; None while the request waits, or if it was never queued."""
     request = entry.request
     if not request.admitted or entry.outcome is None:
         return None
@@ -201,6 +194,6 @@ def waited_ms(entry: Entry) -> float | None:
 
 
 def predicted_ms(entry: Entry) -> float | None:
-    """The wait that was predicted at the door, whether or not it was let in."""
+    """The wait predicted at admission, for rejected requests too."""
     request = entry.request
     return milliseconds(request.predicted_wait_s) if request.admitted else entry.details.predicted_wait_ms

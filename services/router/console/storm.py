@@ -1,8 +1,7 @@
-"""`/console/storm`: passed on to the storm bench, a process of its own (`loadtests.storm`), and its answer back.
+"""`/console/storm`: forwards to the storm bench, a separate process (`loadtests.storm`).
 
-A lab's thing: where tenants have keys, or where no bench is set (STORM_URL), these routes are not there. Who may write
-is asked before (`x-weir-console`, and an Origin that is this host); here every exchange is bounded, in bytes, time and
-number, and a bench that is gone is an answer as well.
+In lab mode with STORM_URL only. The caller checks writes (`services/console/guard.py`); here every exchange is bounded
+in bytes, time and number, and an unreachable bench is a 503.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from services.runtime.http import Exchange, Handler
 from services.runtime.keepalive import Pool
 from services.runtime.upstream import UpstreamError
 
-MOST_BODY_BYTES = 16_384
-MOST_ANSWER_BYTES = 4 * 1_048_576
-MOST_AT_ONCE = 32
+MAX_BODY_BYTES = 16_384
+MAX_ANSWER_BYTES = 4 * 1_048_576
+MAX_CONNECTIONS = 32
 WITHIN_S = 5.0
 HINT_MS = 2000.0
 PREFIX = "/console/storm"
@@ -33,10 +32,10 @@ GONE = "the storm bench does not answer; start it with `python -m loadtests.stor
 
 
 def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
-    """(METHOD, path) -> handler; empty where there is no storm bench."""
+    """(METHOD, path) -> handler; empty without a storm bench."""
     if not settings.storm_url or settings.tenants_file is not None:
         return {}
-    pool = Pool(settings.storm_url, max_connections=MOST_AT_ONCE, max_idle=4, token=settings.shared_token)
+    pool = Pool(settings.storm_url, max_connections=MAX_CONNECTIONS, max_idle=4, token=settings.shared_token)
 
     async def forward(exchange: Exchange) -> None:
         await _forward(pool, exchange)
@@ -46,8 +45,8 @@ def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
 
 
 async def _forward(pool: Pool, exchange: Exchange) -> None:
-    if len(exchange.body) > MOST_BODY_BYTES:
-        raise TooLarge(f"a wish for a storm has at most {MOST_BODY_BYTES} bytes")
+    if len(exchange.body) > MAX_BODY_BYTES:
+        raise TooLarge(f"a wish for a storm has at most {MAX_BODY_BYTES} bytes")
     target = b"/storm" + exchange.path.removeprefix(PREFIX).encode("ascii")
     target += b"?" + exchange.query if exchange.query else b""
     headers = ((b"content-type", b"application/json"), (b"x-weir-console", b"1"))
@@ -56,7 +55,7 @@ async def _forward(pool: Pool, exchange: Exchange) -> None:
             with await pool.request(
                 exchange.method.encode("ascii"), target, body=exchange.body, headers=headers
             ) as reply:
-                body = await reply.read(MOST_ANSWER_BYTES)
+                body = await reply.read(MAX_ANSWER_BYTES)
     except (UpstreamError, TimeoutError):
         refusal = Refused(Outcome.NO_CAPACITY, GONE, reason="storm_gone", retry_hint_ms=HINT_MS)
         refusal.code = "storm_gone"

@@ -1,7 +1,7 @@
-"""Two lists of the console's frame, as projections of a snapshot: the tenants in service order, and the workers.
+"""Two lists of the console's frame, as projections of a snapshot: tenants in service order, and workers.
 
-Bounds: MOST_TENANTS, and of each the first MOST_HEADS in its queue; MOST_WORKERS, and of each MOST_RUNNING, and
-MOST_RUNNING_IN_ALL. Tenants with nothing to start now come after the others, by name, as far as there is room.
+Bounds: MAX_TENANTS with MAX_HEADS queued requests each; MAX_WORKERS with MAX_RUNNING requests each and
+MAX_RUNNING_TOTAL in all. Tenants with nothing to start follow the others, by name, as far as there is room.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ from services.core.snapshot import FlowSnapshot, SchedulerSnapshot, TenantSnapsh
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import RouterSnapshot, WorkerSnapshot, take, tenants_in_service_order
 
-MOST_TENANTS = 24
-MOST_HEADS = 32
-MOST_WORKERS = 32
-MOST_RUNNING = 32
-MOST_RUNNING_IN_ALL = 512
+MAX_TENANTS = 24
+MAX_HEADS = 32
+MAX_WORKERS = 32
+MAX_RUNNING = 32
+MAX_RUNNING_TOTAL = 512
 
 POSITIONS: dict[RingPosition, Position] = {NEW: "new", NOW: "now", NEXT: "next", LATER: "later", OUT: "away"}
 
 
 def look(now: float, dispatcher: Dispatcher) -> RouterSnapshot:
-    """The snapshot that a frame shows."""
     return take(
         now,
         dispatcher,
-        tenants_in_service_order(dispatcher, MOST_TENANTS),
-        heads=MOST_HEADS,
-        workers=MOST_WORKERS,
-        running=MOST_RUNNING_IN_ALL,
-        running_of_one=MOST_RUNNING,
+        tenants_in_service_order(dispatcher, MAX_TENANTS),
+        heads=MAX_HEADS,
+        workers=MAX_WORKERS,
+        running=MAX_RUNNING_TOTAL,
+        running_of_one=MAX_RUNNING,
     )
 
 
 def tenant_row(tenant: TenantSnapshot, place: int) -> TenantNow:
-    """One tenant. Its queue is the longest that it has."""
+    """One tenant, with the longest of its queues."""
     flow = max(tenant.flows, key=_length, default=None)
     deficit = 0.0 if flow is None else flow.deficit_tokens
     return TenantNow(
@@ -63,13 +62,11 @@ def _length(flow: FlowSnapshot) -> int:
 
 
 def other_tenants(seen: SchedulerSnapshot) -> OtherTenants:
-    """The tenants that have no row."""
     shown = sum(tenant.waiting.requests for tenant in seen.tenants)
     return OtherTenants(seen.known_tenants - len(seen.tenants), seen.waiting.requests - shown)
 
 
 def worker_row(worker: WorkerSnapshot) -> WorkerNow:
-    """One worker, and what it works on."""
     return WorkerNow(
         name=worker.name,
         kind=worker.kind,

@@ -1,7 +1,7 @@
-"""The console's routes: its page, the stream of frames, a request's life, and what may be changed from there.
+"""The console's routes: the page, the stream of frames, a request's timeline, and the changes it can make.
 
-In lab mode they are on the public port, where everybody is believed anyway. With a tenants file they show every tenant
-to whoever looks, so they are on the metrics listener only, and behind its token; the public port has nothing of them.
+In lab mode they are on the public port, where identities are not checked anyway. With a tenants file they show every
+tenant, so they are only on the metrics listener, behind the admin token.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from services.console.fanout import EVERY_S, Fanout
 from services.console.files import Files
 from services.console.guard import guarded
 from services.contracts.console import Hello
-from services.router.console.feed import MOST_DECISIONS, Feed
-from services.router.console.story import story
-from services.router.console.tables import MOST_TENANTS, MOST_WORKERS
+from services.router.console.feed import MAX_DECISIONS, Feed
+from services.router.console.tables import MAX_TENANTS, MAX_WORKERS
+from services.router.console.timeline import timeline
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import SetPolicies, Switches
 from services.router.serving.pipeline import Pipeline
@@ -34,22 +34,19 @@ POLICY = "/console/policy"
 def console_routes(
     pipeline: Pipeline, log: Log, *, lab: bool, key: AdminKey | None, more: Mapping[tuple[str, str], Handler]
 ) -> Routes:
-    """(METHOD, path) -> handler. `more`: what else is under /console; `key`: who may come, where that is asked.
-
-    The page's own files are for everybody who reaches them: a page has to be here to ask for a key.
-    """
-    looking = Looking(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
+    """(METHOD, path) -> handler. `more`: further routes. `key` protects all but the page's files, which ask for it."""
+    handlers = _Handlers(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
     files = Files()
-    told: Routes = {
-        ("GET", "/console/events"): looking.fanout.watch,
-        ("GET", "/console/requests/{id}"): looking.request,
+    protected: Routes = {
+        ("GET", "/console/events"): handlers.fanout.watch,
+        ("GET", "/console/requests/{id}"): handlers.request,
         **{route: handler if route[0] in READS else guarded(handler) for route, handler in more.items()},
     }
     return {
         ("GET", "/console"): files.page,
         ("GET", "/console/"): files.page,
-        ("GET", "/console/static/{path:path}"): files.file,
-        **{route: handler if key is None else _behind(key, handler) for route, handler in told.items()},
+        ("GET", "/console/static/{path:rest}"): files.file,
+        **{route: handler if key is None else _behind(key, handler) for route, handler in protected.items()},
     }
 
 
@@ -58,7 +55,7 @@ def _has(routes: Mapping[tuple[str, str], Handler], path: str) -> bool:
 
 
 def switching(switches: Switches) -> Handler:
-    """POST /console/policy: switch as the body says."""
+    """POST /console/policy: apply the policies of the body."""
 
     async def handle(exchange: Exchange) -> None:
         policies = switches.turn(decode(exchange.body, SetPolicies))
@@ -75,15 +72,15 @@ def _behind(key: AdminKey, handler: Handler) -> Handler:
     return handle
 
 
-class Looking:
-    """What those who look at one router are told."""
+class _Handlers:
+    """Handlers of the stream and of a request's timeline."""
 
     def __init__(self, pipeline: Pipeline, log: Log, *, lab: bool, storm: bool, policy: bool) -> None:
         self._pipeline = pipeline
         self._encoder = msgspec.json.Encoder()
         self._feed = Feed(pipeline.dispatcher, pipeline.metrics, pipeline.journal, pipeline.drain)
         hello = self._encoder.encode(
-            Hello(lab, storm, policy, MOST_TENANTS, MOST_WORKERS, MOST_DECISIONS, round(EVERY_S * 1000))
+            Hello(lab, storm, policy, MAX_TENANTS, MAX_WORKERS, MAX_DECISIONS, round(EVERY_S * 1000))
         )
         self.fanout = Fanout(lambda: hello, self._frame, log)
         pipeline.drain.on_begin(self.fanout.close)
@@ -98,5 +95,5 @@ class Looking:
         found = journal.find(id)
         if found is None:
             raise BadInput("no request of this id is known here, or not any more", status=404, code="not_found")
-        told = story(found, self._pipeline.dispatcher.scheduler, now)
-        await exchange.reply(200, self._encoder.encode(told), headers=[(b"cache-control", b"no-store")])
+        life = timeline(found, self._pipeline.dispatcher.scheduler, now)
+        await exchange.reply(200, self._encoder.encode(life), headers=[(b"cache-control", b"no-store")])

@@ -1,1 +1,1 @@
-"""Who starts, who waits and who is refused: the shell over `services.core`, which decides."""
+"""Scheduling: the asynchronous dispatcher around `services.core`, which decides."""

@@ -1,12 +1,8 @@
-"""Who starts, and where: the async shell over the core's decisions and the fleet's ledger.
+"""The asynchronous side of scheduling: which request starts, and on which worker.
 
-    admit          one decision, in one step of the event loop: refused, or queued, or started in the same step
-    wait_for_slot  wait for the start; the request that frees a slot starts the next one, and wakes exactly that one
-    release        the end, however it came: out of the queue or off the worker, charged, learned from; the next starts
-
-The scheduler (`core.scheduler`) says which request starts, the fleet says where there is room; both are synchronous
-and have the only word on it. A slot that comes free is given away in the same step: no task polls, and no herd wakes.
-A request that can no longer be in time is taken out by a timer, at that moment, and not when a slot comes free.
+The scheduler (`core.scheduler`) decides which request starts and the fleet where there is room; both are synchronous. A
+freed slot is reused in the same step of the event loop and wakes only the request that gets it; no task polls. A timer
+evicts a request at the moment from which it can no longer be in time, without waiting for a slot.
 """
 
 from __future__ import annotations
@@ -34,14 +30,14 @@ from services.router.workers.worker import Worker
 from services.runtime.errors import NoSuchModel, Refused
 
 LATE_S = 0.0005
-"""A timer may fire a little early by the loop's clock; what is due so soon is due."""
+"""A timer may fire slightly early by the loop's clock; whatever is due this soon is due."""
 
-NOBODY_S = 1.0
-"""How long those let in wait for a model's last worker to come back: a lost connection is mended by the next probe."""
+NO_WORKER_GRACE_S = 1.0
+"""How long admitted requests wait for a model's last worker to return: the next probe usually finds it up again."""
 
 
 class Dispatcher:
-    """One for each router. Everything but `wait_for_slot` and `requeue_for_retry` decides without waiting."""
+    """One per router. Only `wait_for_slot` and `requeue_for_retry` wait."""
 
     def __init__(self, scheduler: Scheduler, fleet: Fleet, cap: InflightCap, rng: Random) -> None:
         self.scheduler = scheduler
@@ -49,7 +45,7 @@ class Dispatcher:
         self.cap = cap
         self.refusing = Refusing(rng.random)
         self.draining = False
-        self.waiting: dict[InferenceRequest, None] = {}  # in the order in which they came
+        self.waiting: dict[InferenceRequest, None] = {}  # in order of arrival
         self._retries: deque[InferenceRequest] = deque()
         self._dead_since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -61,7 +57,7 @@ class Dispatcher:
     # ---- settings and capacity
 
     def resolve_model(self, model: str | None) -> str:
-        """The model asked for, or the first. Raises NoSuchModel, or Refused when no worker serves anything yet."""
+        """The named model, or the first. Raises NoSuchModel, or Refused if no worker has reported a model yet."""
         known = self.fleet.models
         if not known:
             raise self.refusing.no_capacity("no worker has answered yet")
@@ -72,23 +68,21 @@ class Dispatcher:
         return model
 
     def configure(self, tenants: Iterable[TenantSpec]) -> None:
-        """Make or change the tenants of a file."""
         for spec in tenants:
             self.scheduler.configure(spec)
 
-    def estimator(self, turn: InferenceRequest) -> Estimator:
-        """What is known of the workers that serve it."""
-        estimator = self.scheduler.estimator(turn.pool)
-        assert estimator is not None, f"{turn!r} was admitted to a pool of which nothing is known"
+    def estimator(self, request: InferenceRequest) -> Estimator:
+        estimator = self.scheduler.estimator(request.pool)
+        assert estimator is not None, f"{request!r} was admitted to a pool of which nothing is known"
         return estimator
 
-    def prefill_s(self, turn: InferenceRequest) -> float:
-        """How long reading its prompt takes, by what is known; 0 while nothing is."""
-        estimator = self.scheduler.estimator(self.fleet.pool_of(turn.model) or turn.model)
-        return 0.0 if estimator is None else estimator.prefill_s(turn.prompt_tokens + turn.context_tokens)
+    def prefill_s(self, request: InferenceRequest) -> float:
+        """The predicted prefill time of its prompt; 0 while nothing is known."""
+        estimator = self.scheduler.estimator(self.fleet.pool_of(request.model) or request.model)
+        return 0.0 if estimator is None else estimator.prefill_s(request.prompt_tokens + request.context_tokens)
 
     def capacity_changed(self) -> None:
-        """Workers came, went, or take more or less than before."""
+        """Workers joined or left, or their capacity changed."""
         now = asyncio.get_running_loop().time()
         for pool in self.fleet.pools:
             self.scheduler.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
@@ -97,206 +91,207 @@ class Dispatcher:
         self._pump_all(now)
 
     def switch(self, policies: Policies) -> None:
-        """These mechanisms are on from here on. Requests that can no longer be in time by them end in the next step."""
+        """Apply these policies. Requests that can no longer be in time under them end in the next step."""
         now = asyncio.get_running_loop().time()
         self.scheduler.switch(now, policies)
         self._set_timer(now)
         self._pump_all(now)
 
     def drain(self) -> None:
-        """Requests that wait are rejected; those that run go on."""
+        """Reject the queued requests; running ones continue."""
         self.draining = True
         now = asyncio.get_running_loop().time()
-        for turn in list(self.waiting):
-            self.scheduler.leave(now, turn)
-            self._turn_away(turn, self.refusing.leaving())
+        for request in list(self.waiting):
+            self.scheduler.leave(now, request)
+            self._reject(request, self.refusing.leaving())
         if self._timer is not None:  # nothing waits any more, and nothing will
             self._timer.cancel()
             self._timer, self._timer_at = None, inf
 
-    # ---- the door
+    # ---- admission
 
-    def admit(self, now: float, turn: InferenceRequest) -> Refused | None:
-        """A place in line, or at a worker at once (None); or a refusal. A refusal here is a result, never raised."""
+    def admit(self, now: float, request: InferenceRequest) -> Refused | None:
+        """Queue or start the request (None), or return the rejection. A rejection is never raised here."""
         if self.draining:
             return self.refusing.leaving()
-        turn.pool = self.fleet.pool_of(turn.model) or turn.model
-        if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
-            return self.refusing.nobody_serves(turn.model)
-        decision = self.scheduler.admit(now, turn)
+        request.pool = self.fleet.pool_of(request.model) or request.model
+        if not self.fleet.alive(request.model) and self.fleet.slots(request.pool):  # without slots the core rejects
+            return self.refusing.no_live_worker(request.model)
+        decision = self.scheduler.admit(now, request)
         if isinstance(decision, Rejection):
-            return self.refusing.at_the_door(turn, decision, self.scheduler.usage.requests)
-        if turn.ready:
-            self._pump(now, turn.pool)
-        if turn.worker is None:
-            if turn.refusal is not None:
-                return turn.refusal
-            self.waiting[turn] = None
+            return self.refusing.at_admission(request, decision, self.scheduler.usage.requests)
+        if request.ready:
+            self._pump(now, request.pool)
+        if request.worker is None:
+            if request.refusal is not None:
+                return request.refusal
+            self.waiting[request] = None
             self._set_timer(now)
         return None
 
-    # ---- the line
+    # ---- the queue
 
-    def ready(self, now: float, turn: InferenceRequest, prompt_tokens: int) -> None:
-        """Its retrieval is done, and its prompt is this long: it could start from now on."""
-        self.scheduler.counted(now, turn, prompt_tokens)
-        self.scheduler.ready(now, turn)
-        if turn.stage is Stage.WAITING:
-            self._pump(now, turn.pool)
-            self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
+    def ready(self, now: float, request: InferenceRequest, prompt_tokens: int) -> None:
+        """Retrieval is done and the prompt has this length: the request can start from now on."""
+        self.scheduler.counted(now, request, prompt_tokens)
+        self.scheduler.ready(now, request)
+        if request.stage is Stage.WAITING:
+            self._pump(now, request.pool)
+            self._set_timer(now)  # its client's wait limit counts from now, and may come first
 
-    async def wait_for_slot(self, turn: InferenceRequest) -> Worker:
-        """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
-        while turn.worker is None:
-            if turn.refusal is not None:
-                raise turn.refusal
-            await self._sleep(turn)
-        return turn.worker
+    async def wait_for_slot(self, request: InferenceRequest) -> Worker:
+        """Wait for a slot. Raises Refused if the request is evicted first. If cancelled, the caller releases it."""
+        while request.worker is None:
+            if request.refusal is not None:
+                raise request.refusal
+            await self._sleep(request)
+        return request.worker
 
-    async def requeue_for_retry(self, turn: InferenceRequest) -> Worker:
-        """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
+    async def requeue_for_retry(self, request: InferenceRequest) -> Worker:
+        """A slot at another worker for the one retry, before all queued requests; at the same worker, after its
+        rest, if it is the only one.
 
-        Raises Refused when for NOBODY_S no worker has been left that could. It keeps its place under MAX_INFLIGHT, so
-        that bounds these too.
+        Raises Refused if no worker has served the model for NO_WORKER_GRACE_S. The request keeps its place under
+        MAX_INFLIGHT, which so bounds the waiting retries too.
         """
-        turn.failed_worker = turn.worker
-        self._leave(turn)
-        self._retries.append(turn)
+        request.failed_worker = request.worker
+        self._leave(request)
+        self._retries.append(request)
         now = asyncio.get_running_loop().time()
         self._dispatch_retries()
         self._pump_all(now)
         try:
-            while turn.worker is None:
-                if turn.refusal is not None:
-                    raise turn.refusal
-                await self._sleep(turn)
+            while request.worker is None:
+                if request.refusal is not None:
+                    raise request.refusal
+                await self._sleep(request)
         finally:
-            if turn in self._retries:
-                self._retries.remove(turn)
-        return turn.worker
+            if request in self._retries:
+                self._retries.remove(request)
+        return request.worker
 
-    async def _sleep(self, turn: InferenceRequest) -> None:
-        turn.waiter = asyncio.get_running_loop().create_future()
+    async def _sleep(self, request: InferenceRequest) -> None:
+        request.waiter = asyncio.get_running_loop().create_future()
         try:
-            await turn.waiter
+            await request.waiter
         finally:
-            turn.waiter = None
+            request.waiter = None
 
-    def first_token(self, at: float, turn: InferenceRequest) -> None:
-        """Its prompt has been read. A second try says nothing about reading: the first one is in its time as well."""
-        if turn.retried:
-            turn.first_token_at = at
+    def first_token(self, at: float, request: InferenceRequest) -> None:
+        """Its prompt has been read. A retry is no sample of the prefill: its time includes the first attempt."""
+        if request.retried:
+            request.first_token_at = at
         else:
-            self.scheduler.first_token(at, turn)
+            self.scheduler.first_token(at, request)
 
-    # ---- the slots
+    # ---- slots
 
     def release(
-        self, now: float, turn: InferenceRequest, outcome: Outcome, prompt_tokens: float = 0.0,
+        self, now: float, request: InferenceRequest, outcome: Outcome, prompt_tokens: float = 0.0,
         completion_tokens: float = 0.0, pace_s: float | None = None,
     ) -> None:  # fmt: skip
-        """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
-        if turn.stage is Stage.WAITING:
-            self.waiting.pop(turn, None)
-            self.scheduler.leave(now, turn)
-            self._pump_all(now)  # whom it stood before may fit where it did not
-        elif turn.stage is Stage.RUNNING:
-            self.scheduler.finish(now, turn, outcome, prompt_tokens, completion_tokens)
-            self._leave(turn, pace_s, served=outcome is Outcome.SERVED)
+        """End the request, once: out of the queue, or off its worker with the tokens it used; start what fits then."""
+        if request.stage is Stage.WAITING:
+            self.waiting.pop(request, None)
+            self.scheduler.leave(now, request)
+            self._pump_all(now)  # requests behind it may fit now
+        elif request.stage is Stage.RUNNING:
+            self.scheduler.finish(now, request, outcome, prompt_tokens, completion_tokens)
+            self._leave(request, pace_s, served=outcome is Outcome.SERVED)
             self.cap.give_back()
             if self._retries:
                 self._dispatch_retries()
             if self.waiting:
                 self._pump_all(now)
 
-    def next_attempt(self, turn: InferenceRequest) -> str:
-        """A name for one try at one worker. It is the router's own: two clients may use the same `x-request-id`."""
-        turn.attempts += 1
-        turn.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
-        return turn.attempt_id
+    def next_attempt(self, request: InferenceRequest) -> str:
+        """A new attempt id. It is the router's own, since two clients may use the same `x-request-id`."""
+        request.attempts += 1
+        request.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
+        return request.attempt_id
 
     def _pump_all(self, now: float) -> None:
-        """Every pool starts what it can; with more than one, they take turns at being first under MAX_INFLIGHT."""
+        """Start what each pool can; the pools alternate in going first under MAX_INFLIGHT."""
         pools, first = self.fleet.pools, self._first_pool
         for at in range(first, first + len(pools)):
             if self._pump(now, pools[at % len(pools)]):
                 self._first_pool = (at + 1) % len(pools)
 
     def _pump(self, now: float, pool: str) -> bool:
-        """Start what can start in this pool, and turn away what turned out to fit no more. Whether anything started."""
+        """Start what this pool can, and reject what can no longer be in time; returns whether anything started."""
         before = self.cap.taken_total
         cap, fleet, waiting = self.cap, self.fleet, self.scheduler.usage
         while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
             started, gone = self.scheduler.next(now, pool, self._fits)
             for other in gone:
-                self._turn_away(cast(InferenceRequest, other), self._evicted(now, other))
+                self._reject(cast(InferenceRequest, other), self._evicted(now, other))
             if started is None:
                 break
-            turn = cast(InferenceRequest, started)
+            request = cast(InferenceRequest, started)
             taken = cap.try_take()
-            turn.worker = fleet.take(turn)
-            assert taken, f"{turn!r} was started above MAX_INFLIGHT: {self!r}"
-            assert turn.worker is not None, f"{turn!r} fitted, and found no place: {self!r}"
-            self.waiting.pop(turn, None)
-            turn.wake()
+            request.worker = fleet.take(request)
+            assert taken, f"{request!r} was started above MAX_INFLIGHT: {self!r}"
+            assert request.worker is not None, f"{request!r} fitted, and found no place: {self!r}"
+            self.waiting.pop(request, None)
+            request.wake()
         return self.cap.taken_total > before
 
     def _fits(self, request: Request) -> bool:
         return self.fleet.fits(cast(InferenceRequest, request))
 
-    def _leave(self, turn: InferenceRequest, pace_s: float | None = None, *, served: bool = False) -> None:
-        worker, turn.worker = turn.worker, None
+    def _leave(self, request: InferenceRequest, pace_s: float | None = None, *, served: bool = False) -> None:
+        worker, request.worker = request.worker, None
         if worker is not None:
-            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
+            self.fleet.give_back(worker, request, pace=pace_s, overloaded=request.overloaded, served=served)
 
     def _evicted(self, now: float, request: Request) -> Refused:
         hint_s = self.scheduler.hint_s(now, request) if request.expires_for == "patience" else 0.0
         return self.refusing.evicted(now, request, hint_s)
 
-    def _turn_away(self, turn: InferenceRequest, refusal: Refused) -> None:
-        assert turn.worker is None, f"{turn!r} is turned away, and has a place at {turn.worker!r}"
-        self.waiting.pop(turn, None)
-        turn.refusal = refusal
-        turn.wake()
+    def _reject(self, request: InferenceRequest, refusal: Refused) -> None:
+        assert request.worker is None, f"{request!r} is rejected, and has a slot at {request.worker!r}"
+        self.waiting.pop(request, None)
+        request.refusal = refusal
+        request.wake()
 
     def _dispatch_retries(self) -> None:
-        """Those who wait for a second place take what is free, first come first served."""
+        """Give free slots to waiting retries, first come first served."""
         now = asyncio.get_running_loop().time() + LATE_S
-        for turn in list(self._retries):
-            assert turn.worker is None, f"{turn!r} waits for a place, and has one at {turn.worker!r}"
-            if self._abandoned(turn.model, now):
-                turn.refusal = self.refusing.nobody_serves(turn.model)
+        for request in list(self._retries):
+            assert request.worker is None, f"{request!r} waits for a place, and has one at {request.worker!r}"
+            if self._abandoned(request.model, now):
+                request.refusal = self.refusing.no_live_worker(request.model)
             else:
-                others = self.fleet.alive(turn.model, turn.failed_worker)
-                turn.worker = self.fleet.take(turn, turn.failed_worker if others else None)
-            if turn.worker is not None or turn.refusal is not None:
-                self._retries.remove(turn)
-                turn.wake()
+                others = self.fleet.alive(request.model, request.failed_worker)
+                request.worker = self.fleet.take(request, request.failed_worker if others else None)
+            if request.worker is not None or request.refusal is not None:
+                self._retries.remove(request)
+                request.wake()
 
-    # ---- no worker left
+    # ---- models without a worker
 
     def _watch_the_dead(self, now: float) -> None:
-        """Note which models have no worker left, since when, and look again when that has lasted."""
+        """Note since when a model has no live worker, and check again after NO_WORKER_GRACE_S."""
         for model in self.fleet.models:
             if self.fleet.alive(model):
                 self._dead_since.pop(model, None)
             elif model not in self._dead_since:
                 self._dead_since[model] = now
-                asyncio.get_running_loop().call_later(NOBODY_S, self._refuse_the_abandoned)
+                asyncio.get_running_loop().call_later(NO_WORKER_GRACE_S, self._refuse_the_abandoned)
 
     def _abandoned(self, model: str, now: float) -> bool:
-        """Whether no worker has served it for a while, or it has left the worker list."""
+        """Whether no worker has served it for NO_WORKER_GRACE_S, or it has left the worker list."""
         if self.fleet.alive(model):
             return False
-        return model not in self._dead_since or now - self._dead_since[model] >= NOBODY_S
+        return model not in self._dead_since or now - self._dead_since[model] >= NO_WORKER_GRACE_S
 
     def _refuse_the_abandoned(self) -> None:
-        """Requests for a worker that may come back in a moment wait on; those for none are rejected."""
+        """Reject the requests of models that have had no worker for NO_WORKER_GRACE_S; others keep waiting."""
         now = asyncio.get_running_loop().time() + LATE_S
-        for turn in list(self.waiting):
-            if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
-                self.scheduler.leave(now, turn)
-                self._turn_away(turn, self.refusing.nobody_serves(turn.model))
+        for request in list(self.waiting):
+            if now - self._dead_since.get(request.model, now) >= NO_WORKER_GRACE_S:
+                self.scheduler.leave(now, request)
+                self._reject(request, self.refusing.no_live_worker(request.model))
         self._dispatch_retries()
         self._pump_all(now)
 
@@ -315,9 +310,9 @@ class Dispatcher:
         self._timer, self._timer_at = None, inf
         gone = self.scheduler.expire(now)
         for request in gone:
-            self._turn_away(cast(InferenceRequest, request), self._evicted(now, request))
+            self._reject(cast(InferenceRequest, request), self._evicted(now, request))
         if gone:
-            self._pump_all(now)  # as above: those behind them may fit
+            self._pump_all(now)  # requests behind them may fit now
         if self.waiting:
             self._set_timer(now)
 

@@ -1,4 +1,4 @@
-"""What the core decided -> what the client is told: a sentence, with the numbers that decided it."""
+"""A decision of the core -> the error that the client gets: a sentence with the numbers behind the decision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _infeasible(request: Request, decision: Rejection) -> str:
 
 
 def _deadline_ms(request: Request) -> float:
-    """As it was asked for: the difference of two times is a hair off."""
+    """As the client sent it: the difference of two floats is not exact."""
     return round((request.deadline - request.arrived_at) * 1000, 3)
 
 
@@ -54,19 +54,20 @@ SAY: dict[str, Say] = {
 
 
 class Refusing:
-    """Says no. Where no book of the core has an appointment to give, a time and up to a fifth more, by chance: those
-    who were refused together must not come back together."""
+    """Makes every rejection. Where the core has no retry reservation, the hint is a fixed time and up to a fifth
+    more, at random, so that clients rejected together do not return together.
+    """
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
 
     def about_ms(self, hint_ms: float) -> float:
-        """This hint, and up to a fifth more."""
+        """`hint_ms`, and up to a fifth more."""
         return hint_ms * (1.0 + SPREAD * self._random())
 
-    def at_the_door(self, request: Request, decision: Rejection, queue_depth: int) -> Refused:
-        """It has no place. Where there is nobody to do it, the book of the core is of no use: it would name the latest
-        time that it knows, and workers are back as soon as one of them is heard of.
+    def at_admission(self, request: Request, decision: Rejection, queue_depth: int) -> Refused:
+        """Rejected at admission. For NO_CAPACITY the hint is fixed: workers are usable as soon as one answers a
+        probe.
         """
         say = SAY.get(decision.reason, _infeasible)
         hint_s = decision.retry_hint_s
@@ -86,7 +87,7 @@ class Refusing:
         )
 
     def evicted(self, now: float, request: Request, hint_s: float) -> Refused:
-        """Its time came while it waited: its deadline's, its first token's, or that of the wait it had asked for."""
+        """Evicted from the queue: the deadline, the first token's deadline, or the client's own wait limit has come."""
         waited_ms = (now - request.queued_at) * 1000
         deadline_ms = _deadline_ms(request)
         if request.expires_for == "patience":
@@ -101,31 +102,27 @@ class Refusing:
         )  # fmt: skip
 
     def leaving(self) -> Refused:
-        """The router is shutting down."""
         hint_ms = self.about_ms(LEAVING_HINT_MS)
         return Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=hint_ms)
 
     def no_capacity(self, message: str) -> Refused:
-        """There is nobody to do it."""
         hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
         return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
 
-    def nobody_serves(self, model: str) -> Refused:
-        """There were workers for it, and none is alive."""
+    def no_live_worker(self, model: str) -> Refused:
         return self.no_capacity(f"no worker that serves {model} is alive")
 
     def paused(self) -> Refused:
-        """An operator holds the tenant back."""
         hint_ms = self.about_ms(PAUSED_HINT_MS)
         return Refused(Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=hint_ms)
 
     def busy(self, message: str, delay_ms: float) -> Refused:
-        """The workers themselves refused, and named a delay."""
+        """The workers refused, and named a delay."""
         hint_ms = self.about_ms(delay_ms)
         return Refused(Outcome.YIELD, message, reason="workers_busy", retry_hint_ms=hint_ms)
 
     def no_connection(self, why: str) -> Refused:
-        """The router itself has no connection left: its pool is full, or the system gives it no socket."""
+        """The router has no connection left: its pool is full, or the system gives it no socket."""
         hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
         refusal = Refused(
             Outcome.NO_CAPACITY, "this router has no connection left for a worker", reason="no_connection",
@@ -135,5 +132,5 @@ class Refusing:
         return refusal
 
     def failed(self, message: str, why: str = "") -> UpstreamFailed:
-        """The fault is a worker's. `why` holds its own words, for the log."""
+        """A worker failed. `why` is the worker's own message, for the log."""
         return UpstreamFailed(message, retry_hint_ms=self.about_ms(FAILED_HINT_MS), why=why)

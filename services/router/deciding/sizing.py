@@ -1,8 +1,7 @@
-"""How large a request is, before anyone has counted: tokens from bytes, at the rate that the model has shown.
+"""Estimates a prompt's tokens from its bytes, before any engine has counted them.
 
-Tokenizing a prompt costs more than refusing it, so at the door its length in tokens is estimated. Every answer tells
-the exact count, and the ratio follows, model by model. A first guess serves until then: four bytes to a token, a rule
-of thumb for English.
+Tokenizing a prompt costs more than rejecting it. Each answer brings the exact count, and the ratio of each model
+follows it; until then four bytes count as a token, a rule of thumb for English.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from services.router.rag.prompt import BYTES_PER_TOKEN
 
 FIRST_TOKENS_PER_BYTE = 1 / BYTES_PER_TOKEN
 FIRST_WEIGHT_BYTES = 4000.0
-"""The first guess counts as much as this many bytes that were counted."""
+"""The first guess weighs as much as this many counted bytes."""
 MESSAGE_BYTES = 16
-"""What a chat template adds to each message, about."""
+"""Roughly what a chat template adds to each message."""
 FIRST_PASSAGE_TOKENS = 120.0
 PREFIX_BYTES = 256
-"""Of a prompt, by which prompts that begin alike are known."""
+"""Length of the prefix by which similar prompts are recognised."""
 
 
 class Sizes:
-    """What has been learned of one model's tokens, and of how long its passages are."""
+    """Learned ratios: tokens per byte for each model, and tokens per passage."""
 
     __slots__ = ("_passages", "_per_byte")
 
@@ -34,13 +33,13 @@ class Sizes:
         self._passages = Ratio()
 
     def tokens(self, model: str, bytes: int) -> int:
-        """About how many tokens that many bytes of prompt are; at least 1."""
+        """The estimated tokens of `bytes` bytes of prompt; at least 1."""
         ratio = self._per_byte.get(model)
         rate = ratio.value if ratio is not None else None
         return max(1, ceil(bytes * (rate or FIRST_TOKENS_PER_BYTE)))
 
     def counted(self, model: str, bytes: int, tokens: int) -> None:
-        """The engine has counted a prompt. `model` comes from the worker list, so the set is closed."""
+        """Learn from an engine's count. `model` comes from the worker list, so the set is closed."""
         if bytes <= 0 or tokens <= 0:
             return
         ratio = self._per_byte.get(model)
@@ -49,19 +48,18 @@ class Sizes:
             ratio.add(FIRST_TOKENS_PER_BYTE * FIRST_WEIGHT_BYTES, FIRST_WEIGHT_BYTES)
         ratio.add(tokens, bytes)
 
-    def context_tokens(self, top_k: int, most: int) -> int:
-        """About how many tokens `top_k` passages add to a prompt."""
+    def context_tokens(self, top_k: int, limit: int) -> int:
+        """The estimated tokens that `top_k` passages add to a prompt, at most `limit`."""
         each = self._passages.value or FIRST_PASSAGE_TOKENS
-        return min(most, ceil(top_k * each))
+        return min(limit, ceil(top_k * each))
 
     def passages(self, count: int, tokens: int) -> None:
-        """Retrieval has brought so many passages of so many tokens in all."""
         if count > 0:
             self._passages.add(tokens, count)
 
 
 def prompt_bytes(messages: Sequence[Message] | None, prompt: str | None) -> int:
-    """The size of what the model will read: its text, and a little for each message's frame."""
+    """Bytes that the model reads: the text, and MESSAGE_BYTES for each message."""
     if prompt is not None:
         return _size(prompt)
     return sum(_size(message.content) + MESSAGE_BYTES for message in messages or ())
@@ -72,6 +70,6 @@ def _size(text: str) -> int:
 
 
 def affinity(messages: Sequence[Message] | None, prompt: str | None) -> int:
-    """A number that prompts with the same beginning share: what an engine's prefix cache could have kept."""
+    """A hash of the prompt's beginning, equal for prompts that can share an engine's prefix cache; 0 for no prompt."""
     head = prompt if prompt is not None else messages[0].content if messages else ""
     return hash(head[:PREFIX_BYTES]) if head else 0

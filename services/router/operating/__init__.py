@@ -1,1 +1,1 @@
-"""The operator's side: what the router sees, and what a person may turn while it runs."""
+"""The operator's side: /admin, the switches, and reloading of the files."""

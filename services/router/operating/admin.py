@@ -1,16 +1,7 @@
-"""The operator's side, on the metrics listener: what the router sees, and the few things that a person may turn.
+"""/admin on the metrics listener: docs/operations/admin.md lists the routes.
 
-    GET  /admin/state                                          everything that decides, as JSON
-    POST /admin/level    {"class": "batch", "level": 2}        hold a class (null: all) at a level; null: automatic
-    GET  /admin/policy                                         which mechanisms are on
-    POST /admin/policy   {"admission": false}                  switch one off or on (`policy.py`)
-    POST /admin/pause    {"tenant": "acme", "paused": true}    refuse a tenant's new requests, or let it go on
-    POST /admin/drain    {"worker": "gpu-0", "drain": true}    nothing new for a worker; with false it goes on
-    POST /admin/drain    {}                                    the router itself refuses from now on, for good
-
-The listener is for loopback or an inner network. Who may use these routes is `adminkey`'s to say: what they show is
-every tenant's, and what they do concerns everyone. Each request to them is a line in the log; of those that are refused
-`REFUSED_LINES` at once and one a second, with the count of the others.
+The listener is for loopback or an internal network, and `adminkey.py` checks the token. Every request is logged; of
+rejected ones REFUSED_LINES at once and then one a second, with the count of those left out.
 """
 
 from __future__ import annotations
@@ -49,14 +40,14 @@ class SetLevel(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Hold a tenant back, or let it go on."""
+    """Pause a tenant, or resume it."""
 
     tenant: str
     paused: bool = True
 
 
 class SetDrain(msgspec.Struct, frozen=True):
-    """Empty a worker, or let it take requests again; without a worker, the router."""
+    """Drain a worker, or use it again; without a worker, drain the router."""
 
     worker: str | None = None
     drain: bool = True
@@ -70,13 +61,11 @@ REFUSED_LINES = 10
 
 
 def has_its_own_key(path: str) -> bool:
-    """What this listener keeps with `AdminKey`; the console's page has to be here to ask for that key."""
+    """Whether AdminKey, and not the listener's own check, protects this path."""
     return path.startswith(("/admin/", "/console/")) or path == "/console"
 
 
 class AdminRoutes:
-    """/admin on the metrics listener."""
-
     def __init__(
         self, dispatcher: Dispatcher, tenants: Tenants, drain: Drain, switches: Switches, log: Log, key: AdminKey
     ) -> None:
@@ -87,9 +76,9 @@ class AdminRoutes:
         self._log = log
         self._key = key
         self._refused_lines = Bucket(1.0, REFUSED_LINES)
-        self._untold = 0
+        self._unlogged = 0
         self._routes: dict[tuple[str, str], tuple[Callable[..., Any], dict[str, Any]]] = {
-            ("GET", "/admin/state"): (self._state, describe("Everything that decides.")),
+            ("GET", "/admin/state"): (self._state, describe("The router's state: every number behind its decisions.")),
             ("POST", "/admin/level"): (
                 self._set_level,
                 describe("Hold a class at a degradation level.", request=SetLevel, reply=SetLevel),
@@ -101,7 +90,7 @@ class AdminRoutes:
             ),
             ("POST", "/admin/pause"): (
                 self._pause,
-                describe("Pause a tenant, or let it go on.", request=Pause, reply=Pause),
+                describe("Pause or resume a tenant.", request=Pause, reply=Pause),
             ),
             ("POST", "/admin/drain"): (
                 self._set_drain,
@@ -110,17 +99,17 @@ class AdminRoutes:
         }
 
     def add_to(self, api: FastAPI) -> None:
-        """The routes. Who may use them is asked before anything is read, an unknown path included."""
+        """Add the routes. Each checks the key before it reads anything, an unknown path included."""
         allowed = [Depends(self._audited)]
-        for (method, path), (endpoint, told) in self._routes.items():
-            api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **told)
+        for (method, path), (endpoint, description) in self._routes.items():
+            api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **description)
         api.add_api_route(
-            "/admin/{rest:path}", self._unknown, methods=METHODS, dependencies=allowed, include_in_schema=False,
+            "/admin/{rest:rest}", self._unknown, methods=METHODS, dependencies=allowed, include_in_schema=False,
             response_model=None,
         )  # fmt: skip
 
     async def _audited(self, exchange: Call) -> AsyncIterator[None]:
-        """Check who asks, and write a line in the log for each request."""
+        """Check the key, and log the request."""
         try:
             self._check_key(exchange)
             yield
@@ -131,14 +120,14 @@ class AdminRoutes:
 
     def _log_refusal(self, exchange: Exchange, error: WeirError) -> None:
         if not self._refused_lines.try_take(asyncio.get_running_loop().time()):
-            self._untold += 1
+            self._unlogged += 1
             return
         asked = {"method": exchange.method, "path": exchange.path[:200]}
-        self._log.warning("admin request refused", **asked, status=error.status, code=error.code, untold=self._untold)
-        self._untold = 0
+        self._log.warning("admin request refused", **asked, status=error.status, code=error.code, untold=self._unlogged)
+        self._unlogged = 0
 
     def _check_key(self, exchange: Exchange) -> None:
-        """A page in a browser on this machine reaches loopback, and may not use /admin: a page names its origin."""
+        """Raises BadInput, 403, for a web page: a browser on this machine reaches loopback, and sends an Origin."""
         if exchange.header(b"origin") is not None:
             raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         self._key.check(exchange)
@@ -159,40 +148,40 @@ class AdminRoutes:
     async def _policy(self) -> Response:
         return json_answer(self._switches.now)
 
-    async def _set_policy(self, wish: Annotated[SetPolicies, Depends(body_of(SetPolicies))]) -> Response:
-        return json_answer(self._switches.turn(wish))
+    async def _set_policy(self, change: Annotated[SetPolicies, Depends(body_of(SetPolicies))]) -> Response:
+        return json_answer(self._switches.turn(change))
 
-    async def _set_level(self, wish: Annotated[SetLevel, Depends(body_of(SetLevel))]) -> Response:
+    async def _set_level(self, change: Annotated[SetLevel, Depends(body_of(SetLevel))]) -> Response:
         try:
-            self._dispatcher.scheduler.hold_level(wish.class_name, wish.level)
+            self._dispatcher.scheduler.hold_level(change.class_name, change.level)
         except ValueError as error:
             raise BadInput(f"class: {error}", "class") from None
-        self._log.warning("level held by the operator", of_class=wish.class_name, at=wish.level)
-        return json_answer(wish)
+        self._log.warning("level held by the operator", of_class=change.class_name, at=change.level)
+        return json_answer(change)
 
-    async def _pause(self, wish: Annotated[Pause, Depends(body_of(Pause))]) -> Response:
-        if not self._tenants.pause(wish.tenant, wish.paused):
+    async def _pause(self, change: Annotated[Pause, Depends(body_of(Pause))]) -> Response:
+        if not self._tenants.pause(change.tenant, change.paused):
             raise BadInput("tenant: nobody is known by this name", "tenant", status=404, code="not_found")
-        self._log.warning("tenant paused" if wish.paused else "tenant goes on", tenant=wish.tenant)
-        return json_answer(wish)
+        self._log.warning("tenant paused" if change.paused else "tenant goes on", tenant=change.tenant)
+        return json_answer(change)
 
-    async def _set_drain(self, wish: Annotated[SetDrain, Depends(body_of(SetDrain))]) -> Response:
-        if wish.worker is None:
-            if not wish.drain:
+    async def _set_drain(self, change: Annotated[SetDrain, Depends(body_of(SetDrain))]) -> Response:
+        if change.worker is None:
+            if not change.drain:
                 raise BadInput("drain: a router that drains does not come back; start it again", "drain")
             self._drain.begin()
-            return json_answer(wish)
-        worker = next((one for one in self._dispatcher.fleet.workers if one.name == wish.worker), None)
+            return json_answer(change)
+        worker = next((one for one in self._dispatcher.fleet.workers if one.name == change.worker), None)
         if worker is None:
             raise BadInput("worker: there is none of this name", "worker", status=404, code="not_found")
-        worker.held_back = wish.drain
+        worker.held_back = change.drain
         self._dispatcher.fleet.looked(worker)
-        self._log.warning("worker held back" if wish.drain else "worker goes on", worker=worker.name)
-        return json_answer(wish)
+        self._log.warning("worker held back" if change.drain else "worker goes on", worker=worker.name)
+        return json_answer(change)
 
 
 class MetricsListener:
-    """What answers on the metrics listener: the console where it is here, which is logged, and everything else."""
+    """The application of the metrics listener: the console, if there is one, and all other routes."""
 
     always = b""
 
@@ -201,14 +190,12 @@ class MetricsListener:
         self._console = console
 
     async def handle(self, exchange: Exchange) -> None:
-        """Answer one request."""
-        of_console = self._console is not None and exchange.path.startswith("/console")
-        await (self._console if of_console and self._console is not None else self._others).handle(exchange)
+        console = self._console if exchange.path.startswith("/console") else None
+        await (console or self._others).handle(exchange)
 
 
 def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
-    """/metrics, /admin, and the console if it is here."""
-    api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", examples=EXAMPLES)
+    api = new_api("Weir router, metrics listener", "Metrics, the router's state, and its switches.", examples=EXAMPLES)
     add_metrics(api, registry)
     admin.add_to(api)
     return MetricsListener(AsgiApp(api, log), console)

@@ -1,12 +1,8 @@
-"""Who may see and turn what concerns everyone, on the metrics listener.
+"""Who may use /admin and the console on the metrics listener: docs/operations/admin.md.
 
-Whoever shows ADMIN_TOKEN; where none is set, the token of Weir's own services (INTERNAL_TOKEN), which `make up` makes
-and writes to its data folder. Without either, on loopback, whoever is on this machine and is no web page; anywhere else
-nobody.
-
-Wrong tokens are counted by one bucket for the listener: after `GUESSES` in a row it takes one every `GUESS_EVERY_S`
-seconds, and until then every request is told 429 before its token is looked at. So a flood of guesses keeps the
-operator out as well; it takes a client that reaches this listener, which is for loopback or an inner network.
+One bucket counts the wrong tokens of the listener: after GUESSES in a row it accepts one every GUESS_EVERY_S seconds,
+and answers 429 meanwhile without looking at the token. A flood of guesses locks the operator out too; the listener is
+for loopback or an internal network.
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ GUESS_EVERY_S = 6.0
 
 
 class AdminKey:
-    """Asks for it."""
-
     def __init__(self, host: str, token: bytes, log: Log) -> None:
         self._open = is_loopback(host)
         self._token = token
@@ -36,7 +30,7 @@ class AdminKey:
         self._guesses = Bucket(1 / GUESS_EVERY_S, GUESSES)
 
     def check(self, exchange: Exchange) -> None:
-        """Raises BadInput, 403, Unauthorized, or WeirError, 429, after too many wrong tokens."""
+        """Raises BadInput, 403, without a token off loopback; Unauthorized; WeirError, 429, after too many guesses."""
         if not self._token:
             if self._open and names_loopback(exchange.header(b"host")):
                 return

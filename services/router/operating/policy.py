@@ -1,11 +1,8 @@
-"""The switches: which mechanisms are on, for an operator's hand and for the lab's.
+"""The switches: which mechanisms are on (docs/decisions/040-switches-that-show-what-each-mechanism-is-worth.md).
 
-Each can be switched while requests are in line and at workers. Nothing is lost by it: those in line keep their places,
-and are treated from then on as what is on says. With cancellation it counts what was on when a request came, except
-that nobody is left to work for nobody once it is back.
-
-What is switched off is in the log, in `/admin/state` and in the gauge `weir_mechanism_enabled`, so that no operator
-takes a switch for a fault.
+They can change while requests are queued and running. Queued requests keep their places and follow the new policy from
+then on. Cancellation applies as it was when a request arrived, except that switching it on ends detached requests. The gauge
+`weir_mechanism_enabled` shows what is off.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from services.runtime.log import Log
 
 
 class SetPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which mechanisms to switch on or off. What is not named stays as it is."""
+    """The mechanisms to switch. Those not named stay as they are."""
 
     admission: bool | UnsetType = UNSET
     fairness: bool | UnsetType = UNSET
@@ -30,7 +27,7 @@ class SetPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Switches:
-    """Show and turn them. One for each router, behind whatever checks who may."""
+    """Reads and changes the policies of one router. The caller checks permission."""
 
     def __init__(self, dispatcher: Dispatcher, detached: DetachedRequests, log: Log) -> None:
         self._dispatcher = dispatcher
@@ -40,18 +37,18 @@ class Switches:
 
     @property
     def now(self) -> Policies:
-        """What is in force."""
+        """The policies in force."""
         return self._dispatcher.scheduler.policies
 
-    def turn(self, wish: SetPolicies) -> Policies:
-        """Switch as asked; what is in force then."""
-        self.switch(msgspec.structs.asdict(wish))
+    def turn(self, change: SetPolicies) -> Policies:
+        """Apply `change` and return the policies in force."""
+        self.switch(msgspec.structs.asdict(change))
         return self.now
 
-    def switch(self, wish: dict[str, bool | UnsetType]) -> None:
-        """To what is named. In force already: nothing happens."""
+    def switch(self, change: dict[str, bool | UnsetType]) -> None:
+        """Apply the named policies; does nothing if they are in force already."""
         before = self.now
-        after = replace(before, **{name: on for name, on in wish.items() if isinstance(on, bool)})
+        after = replace(before, **{name: on for name, on in change.items() if isinstance(on, bool)})
         if after == before:
             return
         ended = self._detached.switch(after.cancellation)
@@ -59,6 +56,6 @@ class Switches:
         self._log.warning("policy switched", **asdict(after), detached_ended=ended)
 
     def announce(self) -> None:
-        """At the start: say what is off."""
+        """Log at start which mechanisms are off."""
         if self.now.off:
             self._log.warning("mechanisms are off from the start", off=",".join(self.now.off), policy=str(self.now))

@@ -1,11 +1,8 @@
-"""SIGHUP: read the tenants file and the worker list again, and go by them from the next request on.
+"""SIGHUP: read the tenants file and the worker list again (docs/operations/tenants.md#reloading-files).
 
-Nobody is dropped: who waits and runs goes on as it was admitted. A file with a fault changes nothing, and every fault
-is in the log. The tenants file is read in a thread, since ten thousand tenants take a while to judge.
-
-A file may be read while it is being written, and the first half of a list of tenants is a shorter list. So both are
-read once neither has changed for `SETTLED_S` seconds. One that does not come to rest is read after `TRIES` looks all
-the same; what changes in the very moment of the reading is refused by `read_yaml`, and the old one stays in force.
+The tenants file is read in a thread, since 10,000 tenants take long to validate. A half-written list is valid YAML and
+shorter: so both files are read once neither has changed for SETTLED_S seconds, or after TRIES looks at the latest, and
+`read_yaml` refuses a file that changes while it is read.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ TRIES = 20
 
 
 class Reloading:
-    """One at a time; a signal that comes while a file is read makes it be read once more."""
+    """Reloads one at a time; a signal during a reload starts one more after it."""
 
     def __init__(
         self,
@@ -50,7 +47,6 @@ class Reloading:
         self._again = False
 
     def begin(self) -> None:
-        """Read both files again, soon."""
         self._again = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -63,7 +59,7 @@ class Reloading:
             self._read_workers()
 
     async def _until_settled(self) -> None:
-        """Until nobody writes into either file."""
+        """Wait until neither file changes, or for TRIES looks."""
         seen = self._states()
         for _ in range(TRIES):
             await asyncio.sleep(SETTLED_S)
@@ -98,7 +94,7 @@ class Reloading:
         )
 
     def _reclass(self, reading: Reading) -> str | None:
-        """Classes and tenants of the scheduler, all or none; what is wrong with them."""
+        """Give the scheduler the classes and tenants, all or none; the fault if it refuses them."""
         now = asyncio.get_running_loop().time()
         try:
             self._dispatcher.scheduler.reload(now, reading.classes, reading.specs)
@@ -122,5 +118,5 @@ class Reloading:
 def _state(file: Path) -> object:
     try:
         return state(file)
-    except OSError:  # told when it is read
+    except OSError:  # reported when it is read
         return None

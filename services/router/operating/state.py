@@ -1,7 +1,7 @@
-"""The JSON of /admin/state: every number that a decision was made with. A projection of one snapshot.
+"""The JSON of /admin/state: every number behind the decisions. A projection of one snapshot.
 
-Bounded, whatever the load: of tenants, of requests and of workers the first so many are shown, and the rest counted.
-What has no bound, or is not known yet, is None.
+Bounded: MAX_TENANTS tenants, MAX_WORKERS workers, and MAX_REQUESTS each of running and queued requests; the remaining
+tenants are summed. A value without a bound, or not known yet, is None.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import RequestSnapshot, WorkerSnapshot, take
 from services.router.tenancy.tenants import Tenants
 
-MOST_TENANTS = 100
-MOST_TURNS = 100
-MOST_WORKERS = 256
+MAX_TENANTS = 100
+MAX_REQUESTS = 100
+MAX_WORKERS = 256
 
 Json = dict[str, Any]
 
 
 def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: bool) -> Json:
-    """Everything, as of now. Work is in token-equivalents."""
-    chosen = busiest(dispatcher.scheduler, MOST_TENANTS)
-    seen = take(now, dispatcher, chosen, full=True, running=MOST_TURNS, waiting=MOST_TURNS)
+    """The router at `now`. Work is in token-equivalents."""
+    chosen = busiest(dispatcher.scheduler, MAX_TENANTS)
+    seen = take(now, dispatcher, chosen, full=True, running=MAX_REQUESTS, waiting=MAX_REQUESTS)
     running = chain.from_iterable(worker.requests for worker in seen.workers)
     return {
         "draining": draining,
         "inflight": {"now": seen.inflight, "cap": seen.inflight_cap},
         "scheduler": scheduler_state(seen.scheduler),
         "paused": [id for id in tenants.ids() if (known := tenants.get(id)) is not None and known.paused],
-        "workers": [_worker(worker) for worker in seen.workers[:MOST_WORKERS]],
+        "workers": [_worker(worker) for worker in seen.workers[:MAX_WORKERS]],
         "running": [_request(request) for request in running],
         "in_line": [_request(request) for request in seen.waiting],
     }
 
 
 def scheduler_state(seen: SchedulerSnapshot) -> Json:
-    """Of a full snapshot: all of it."""
+    """The scheduler's part. `seen` must be a full snapshot."""
     return {
         "policies": asdict(seen.policies),
         "waiting": _waiting(seen.waiting) | {"bounds": _bounds(seen.waiting.bounds)},
@@ -151,7 +151,7 @@ def _flow(flow: FlowSnapshot) -> Json:
 
 
 def _others(seen: SchedulerSnapshot) -> Json:
-    """The sums over the tenants that are not shown one by one."""
+    """The sums over the tenants that are not listed."""
     shown, waiting, totals = seen.tenants, seen.waiting, seen.totals
     assert totals is not None, "only a full snapshot knows the sums over all tenants"
     return {

@@ -1,1 +1,1 @@
-"""From the bytes and headers of a request to one shape: what it asks for, its class and its deadline."""
+"""Parses the bytes and headers of a request into one form for all routes."""

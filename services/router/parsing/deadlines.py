@@ -1,10 +1,7 @@
-"""By when: one relative budget per request, read once at the door and passed down as what remains.
+"""Deadline headers: one relative budget per request, read on arrival and passed on as the remaining time.
 
-Only relative times are trusted, since clocks differ. Where several headers name a duration the least one counts, and
-none may exceed the platform's maximum. The aliases are what llm-d, Envoy and gRPC send.
-
-Each reader tries one anchored pattern once, on a value of bounded length. Go's durations are those that
-`time.ParseDuration` reads, without signs, and with at most 8 parts.
+Only relative times are used, since clocks differ. Each reader matches one anchored pattern once, on a value of bounded
+length. Go durations are those of `time.ParseDuration`, without signs and with at most 8 parts.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _GRPC_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1000.0, "m": 1.0, "u": 1e-3, "
 
 
 def milliseconds(value: bytes) -> float | None:
-    """A plain number; None where it is none. Neither `1_0` nor digits of other scripts are numbers here."""
+    """A plain decimal number, or None. `1_0` and digits of other scripts are not numbers."""
     return float(value) if _NUMBER.fullmatch(value) else None
 
 
@@ -56,18 +53,18 @@ READERS: Mapping[bytes, Reader] = {
 }
 
 
-def least_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms: float) -> float:
-    """The least duration that these headers name; each has its reader. Raises BadInput naming a header.
+def shortest_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms: float) -> float:
+    """The shortest duration that these headers name. Raises BadInput naming a header.
 
-    Our own headers mean what they say, so one beyond the maximum is an error. The aliases come from proxies that know
-    nothing of it, and send the same to everyone: those count as the maximum.
+    A Weir header above the maximum is an error. The aliases come from proxies that do not know the maximum and send the
+    same to every server: those are cut to it.
     """
-    least = math.inf
+    shortest = math.inf
     for name, value in headers:
         asked_ms = readers[name](value.strip())
         ours = name.startswith(OURS)
         if asked_ms is None or not 0 < asked_ms < math.inf or (ours and asked_ms > max_ms):
             header = name.decode("ascii")
             raise BadInput(f"{header}: a duration above 0 and at most {max_ms:g} ms was expected", header)
-        least = min(least, asked_ms, max_ms)
-    return least
+        shortest = min(shortest, asked_ms, max_ms)
+    return shortest

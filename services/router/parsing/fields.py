@@ -1,19 +1,13 @@
-"""Fields of OpenAI-shaped requests that change the cost, the order or the bill of an answer, and how each is judged.
+"""Fields of OpenAI requests that change the cost, the order or the bill of an answer, and the rule for each.
 
-A client's own fields go on to an OpenAI-compatible server as they came. Fair shares and admission count the prompt and
-`max_tokens`, so a field that makes the server do more than that, or do it sooner, or at the operator's expense, must
-not pass unseen. FIELDS is the closed list of those; a field that does not stand here goes on unchanged. Three things
-can happen to one that does:
+FIELDS lists all of them; other fields reach an OpenAI-compatible server unchanged (docs/api/openai.md, and decision
+045). A value must be within its `bound`; a field that `changes` something unpriced is refused unless the value has no
+effect or every server of the model allows the field (`allow` in the worker list); `best_of` is priced.
 
-    bound      its value must be within what is priced, else 400
-    changes    it is refused with 400, unless the value asks for nothing, or every server that may serve the model
-               allows it (`allow` in the worker list)
-    best_of    priced: as many answers are charged as are computed
-
-Names and meanings are those of the request classes of OpenAI, vLLM, SGLang, llama.cpp's server and of routers and
-providers with the same API, as documented in 2026. What a template or a multi-modal processor may be told is refused
-since servers have been stopped by it (CVE-2025-61620, CVE-2025-62426), and so are embeddings in the place of a prompt
-(CVE-2025-62164). Grammars and patterns for structured output go on: what they cost, the server has to bound.
+Names and meanings are those documented in 2026 for OpenAI, vLLM, SGLang, llama.cpp's server, and routers and providers
+with the same API. Options for templates and multi-modal processors are refused, since they have stopped servers
+(CVE-2025-61620, CVE-2025-62426), and so are embeddings in place of a prompt (CVE-2025-62164). Grammars and patterns for
+structured output pass: the server has to bound their cost.
 """
 
 from __future__ import annotations
@@ -24,28 +18,28 @@ from typing import Any, NamedTuple
 from services.router.parsing.parsed import ParsedRequest
 from services.runtime.errors import BadInput
 
-MOST_LOGPROBS = 20
-"""OpenAI's bound for chat and vLLM's default."""
-MOST_BEST_OF = 20
-MOST_TOKEN_IDS = 128
-MOST_SALT_CHARS = 1024
+MAX_LOGPROBS = 20
+"""OpenAI's bound for chat, and vLLM's default."""
+MAX_BEST_OF = 20
+MAX_TOKEN_IDS = 128
+MAX_SALT_CHARS = 1024
 
 Harmless = Callable[[Any, dict[str, Any]], bool]
-"""(value, body) -> whether the field asks for nothing with this value."""
+"""(value, body) -> whether the field has no effect with this value."""
 Bound = Callable[[Any, int], str]
-"""(value, max_tokens) -> what was expected, or nothing."""
+"""(value, max_tokens) -> what was expected instead, or ""."""
 
 
 class Rule(NamedTuple):
-    """How one field is judged. A null value is the same as no field."""
+    """The rule for one field. A null value counts as an absent field."""
 
     changes: str = ""
-    """What it does that is not priced, as 'it ...'; empty where its bound is all there is to say."""
+    """The unpriced effect, as the rest of a sentence that begins with 'it'; empty if only the bound applies."""
     harmless: Harmless = lambda *_: False
     bound: Bound | None = None
 
 
-# ---- how values are judged
+# ---- rules for values
 
 
 def _one_of(*values: Any) -> Harmless:
@@ -56,12 +50,12 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _up_to(most: int) -> Bound:
-    return lambda value, _: "" if _whole(value) and 0 <= value <= most else f"a number from 0 to {most} was expected"
+def _up_to(limit: int) -> Bound:
+    return lambda value, _: "" if _whole(value) and 0 <= value <= limit else f"a number from 0 to {limit} was expected"
 
 
-def _flag_or_up_to(most: int) -> Bound:
-    within = _up_to(most)
+def _flag_or_up_to(limit: int) -> Bound:
+    within = _up_to(limit)
     return lambda value, max_tokens: "" if isinstance(value, bool) else within(value, max_tokens)
 
 
@@ -74,22 +68,22 @@ def _official_length(value: Any, max_tokens: int) -> str:
     return "the length of an answer is named by `max_tokens` or `max_completion_tokens` here, and by nothing else"
 
 
-def _from_one(most: int) -> Bound:
-    return lambda value, _: "" if _whole(value) and 1 <= value <= most else f"a number from 1 to {most} was expected"
+def _from_one(limit: int) -> Bound:
+    return lambda value, _: "" if _whole(value) and 1 <= value <= limit else f"a number from 1 to {limit} was expected"
 
 
-def _short_list(most: int) -> Bound:
-    expected = f"a list of at most {most} was expected"
-    return lambda value, _: "" if isinstance(value, list) and len(value) <= most else expected
+def _short_list(limit: int) -> Bound:
+    expected = f"a list of at most {limit} was expected"
+    return lambda value, _: "" if isinstance(value, list) and len(value) <= limit else expected
 
 
-def _text(most: int) -> Bound:
-    expected = f"a text of 1 to {most} characters was expected"
-    return lambda value, _: "" if isinstance(value, str) and 1 <= len(value) <= most else expected
+def _text(limit: int) -> Bound:
+    expected = f"a text of 1 to {limit} characters was expected"
+    return lambda value, _: "" if isinstance(value, str) and 1 <= len(value) <= limit else expected
 
 
 def _only_clients_tools(value: Any, body: dict[str, Any]) -> bool:
-    """Tools that the client runs itself. A tool without a type is what servers take for a function."""
+    """Tools that the client runs itself. Servers take a tool without a type for a function."""
     return isinstance(value, list) and all(
         isinstance(tool, dict) and tool.get("type", "function") in ("function", "custom") for tool in value
     )
@@ -100,7 +94,7 @@ def _no_template_inside(value: Any, body: dict[str, Any]) -> bool:
 
 
 def _no_logprobs_beside(value: Any, body: dict[str, Any]) -> bool:
-    """With a number of logprobs, `echo` of a text completion means the logprobs of the prompt as well."""
+    """With a number of logprobs, `echo` of a text completion also returns the logprobs of the prompt."""
     return value is False or not _whole(body.get("logprobs"))
 
 
@@ -121,14 +115,14 @@ _LARGE = "makes the answer much larger than its text"
 
 FIELDS: dict[str, Rule] = {
     # within what is priced
-    "logprobs": Rule(bound=_flag_or_up_to(MOST_LOGPROBS)),
-    "top_logprobs": Rule(bound=_up_to(MOST_LOGPROBS)),
-    "n_probs": Rule(bound=_up_to(MOST_LOGPROBS)),  # llama.cpp
-    "logprob_token_ids": Rule(bound=_short_list(MOST_TOKEN_IDS)),  # vLLM
+    "logprobs": Rule(bound=_flag_or_up_to(MAX_LOGPROBS)),
+    "top_logprobs": Rule(bound=_up_to(MAX_LOGPROBS)),
+    "n_probs": Rule(bound=_up_to(MAX_LOGPROBS)),  # llama.cpp
+    "logprob_token_ids": Rule(bound=_short_list(MAX_TOKEN_IDS)),  # vLLM
     "min_tokens": Rule(bound=_within_length),  # vLLM, SGLang
     "min_new_tokens": Rule(bound=_within_length),
-    "cache_salt": Rule(bound=_text(MOST_SALT_CHARS)),  # vLLM, SGLang
-    # the length under other names, some of which go before `max_tokens`
+    "cache_salt": Rule(bound=_text(MAX_SALT_CHARS)),  # vLLM, SGLang
+    # the length under other names, some of which take precedence over `max_tokens`
     "n_predict": Rule(bound=_official_length),  # llama.cpp
     "max_new_tokens": Rule(bound=_official_length),  # SGLang, Hugging Face
     "max_output_tokens": Rule(bound=_official_length),  # OpenAI's responses
@@ -136,10 +130,10 @@ FIELDS: dict[str, Rule] = {
     "max_length": Rule(bound=_official_length),
     "num_predict": Rule(bound=_official_length),  # Ollama
     # more work
-    "best_of": Rule(_WORK, _one_of(1), _from_one(MOST_BEST_OF)),
+    "best_of": Rule(_WORK, _one_of(1), _from_one(MAX_BEST_OF)),
     "n_cmpl": Rule(_WORK, _one_of(1)),  # llama.cpp's name of n
     "use_beam_search": Rule(_WORK, _one_of(False)),  # vLLM
-    "prompt_logprobs": Rule(_WORK, bound=_up_to(MOST_LOGPROBS)),  # vLLM
+    "prompt_logprobs": Rule(_WORK, bound=_up_to(MAX_LOGPROBS)),  # vLLM
     "echo": Rule(_WORK, _no_logprobs_beside),
     "mm_processor_kwargs": Rule(_WORK),  # vLLM
     "media_io_kwargs": Rule(_WORK),  # vLLM
@@ -205,19 +199,17 @@ FIELDS: dict[str, Rule] = {
 
 NAMES = frozenset(FIELDS)
 ALLOWABLE = frozenset(name for name, rule in FIELDS.items() if rule.changes)
-"""What a worker list may allow."""
+"""The fields that a worker list may allow."""
 
 
 def in_table(body: dict[str, Any]) -> tuple[str, ...]:
-    """The fields of a body that have to be judged; nearly always none."""
+    """The listed fields of a body, sorted; nearly always none."""
     return () if NAMES.isdisjoint(body) else tuple(sorted(NAMES.intersection(body)))
 
 
 def judge(asked: ParsedRequest, allowed: frozenset[str] | None) -> int:
-    """How many answers of `max_tokens` the request is to be charged for.
-
-    `allowed`: fields that every server which may get the request is allowed to get; None where none of them gets any
-    field of the client's own. Raises BadInput that names the field.
+    """How many answers of `max_tokens` are charged. `allowed`: see `Fleet.allowed`. Raises BadInput naming the
+    field.
     """
     body = asked.body
     if allowed is None or body is None:

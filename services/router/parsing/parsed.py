@@ -1,4 +1,4 @@
-"""What the body of a request asks for, in one shape for every route. It never changes after it was parsed."""
+"""The parsed body of a request, in one immutable form for all routes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.contracts.generate import Message
 
 
 class Format(Enum):
-    """Whose words the client speaks. ASK is Weir's own and never passes through."""
+    """The API of the request. ASK is Weir's own and never passes through."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -19,8 +19,6 @@ class Format(Enum):
 
 
 class RetrievalQuery(msgspec.Struct, frozen=True):
-    """What retrieval is asked before the answer."""
-
     query: str
     top_k: int
     cache_ttl_s: float | None
@@ -45,9 +43,9 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     include_usage: bool = False
     body: dict[str, Any] | None = None
     costly: tuple[str, ...] = ()
-    """Fields of `body` that change what it costs, or whose it is: to be judged before it goes anywhere (`fields`)."""
+    """Fields of `body` with a rule in `fields`, to be judged before the request is sent anywhere."""
 
 
 NOT_PARSED = ParsedRequest(Format.CHAT, None, None, 0, stream=False)
-"""In place of the body of a request that has none here, or none any more."""
+"""The value for a request whose body is not parsed yet, or is dropped."""
 NOT_PARSED_STREAM = ParsedRequest(Format.CHAT, None, None, 0, stream=True)

@@ -1,4 +1,4 @@
-"""Each route's body -> `ParsedRequest`, or a BadInput that names the field."""
+"""The body of each route -> `ParsedRequest`. Raises BadInput naming the field."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Passages for a question: found by the retrieval service within a budget, and fitted into a prompt."""
+"""Retrieval-augmented generation: passages from the retrieval service, and the prompt made of them."""

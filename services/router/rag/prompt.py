@@ -1,12 +1,10 @@
-"""A question and passages -> chat messages, within a token budget. Pure.
+"""A question and passages -> chat messages, within a token budget. Pure functions.
 
-Passages are data, never instructions: each stands in its own element, and the question comes last. A passage can
-neither close its element nor open another: wherever its text spells the fence, in capital letters, with white space,
-with invisible or combining characters between the letters, or with full-width signs, the bracket before it becomes a
-`‹`. In a document's id every bracket does. Look-alike letters of other scripts are left: they spell another word. The
-fence keeps programs that read the prompt from being deceived. A model can still be persuaded by what stands inside.
-
-The worker's model applies its own chat template to the messages.
+Passages are data, never instructions: each is in its own element, and the question comes last. Wherever a passage
+spells the element's name after a bracket (in capitals, full-width, or with white space, invisible or combining
+characters in between) the bracket becomes a `‹`; in a document's id every bracket does. Look-alike letters of other
+scripts stay: they spell another word. This protects programs that read the prompt; it does not stop a model from
+following text inside a passage. The worker's model applies its own chat template.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ _LETTERS = ((letter, chr(ord(letter) - ord("a") + ord("\uff41"))) for letter in 
 _FENCE = re.compile(
     r"[<\uff1c\ufe64](?=" + "".join(f"{_BETWEEN}[{ascii}{wide}]" for ascii, wide in _LETTERS) + ")", re.IGNORECASE
 )
-"""The bracket of a fence. Linear: no class of characters overlaps with the one after it, and none matches a bracket."""
+"""The bracket of a tag. Linear: no character class overlaps with the next one, and none matches a bracket."""
 _IN_ID = str.maketrans({'"': "'", "<": "‹", ">": "›", "\uff1c": "‹", "\uff1e": "›", "\ufe64": "‹", "\ufe65": "›"})
 
 SYSTEM_WITHOUT = "Answer the question. No documents could be looked up: say what you are not sure of."
 
 
 def fit(passages: Sequence[Passage], context_tokens: int) -> list[Passage]:
-    """The nearest passages that fit the budget, in order; the first always, cut nowhere."""
+    """The nearest passages that fit the budget, in order; always the first one, and none is shortened."""
     kept: list[Passage] = []
     left = context_tokens
     for passage in passages:
@@ -47,12 +45,11 @@ def fit(passages: Sequence[Passage], context_tokens: int) -> list[Passage]:
 
 
 def estimate_tokens(text: str) -> int:
-    """Roughly how many tokens a text is, rounded up; at least 1."""
+    """A rough token count, rounded up; at least 1."""
     return max(1, -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN))
 
 
 def build(query: str, passages: Sequence[Passage]) -> list[Message]:
-    """System and user message."""
     if not passages:
         return [Message("system", SYSTEM_WITHOUT), Message("user", f"Question: {query}")]
     blocks = [_block(number, passage) for number, passage in enumerate(passages, start=1)]
@@ -65,5 +62,5 @@ def _block(number: int, passage: Passage) -> str:
 
 
 def halved(passages: Sequence[Passage]) -> list[Passage]:
-    """The nearer half, for a retry with reduced context; at least one."""
+    """The nearer half, at least one, for a retry with less context."""
     return list(passages[: max(1, len(passages) // 2)])

@@ -1,4 +1,4 @@
-"""The router's view of retrieval: passages within a budget, or none, never an error and never late."""
+"""Client of the retrieval service: passages within a time budget, or none; never an error and never late."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from services.runtime.keepalive import Pool
 from services.runtime.upstream import PoolFull, UpstreamError, readable
 
 MAX_REPLY_BYTES = 8 * 1_048_576
-WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
+WIRE_RESERVE_MS = 10.0  # of the budget, for the network
 MIN_BUDGET_MS = 1.0
-MIN_EFFORT = 0.01  # a search does something, whatever a ladder says
+MIN_EFFORT = 0.01  # a search needs some work, whatever the ladder's level
 LOOK_S = 1.0
 LOOK_WITHIN_S = 1.0
 REFUSED_BY_STATUS = {429: Outcome.YIELD, 503: Outcome.NO_CAPACITY, 504: Outcome.DEADLINE_EXCEEDED}
@@ -38,7 +38,7 @@ _health = msgspec.json.Decoder(_Health)
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What retrieval brought. `source` "none" is an answer too: the budget ran out, or the store is down."""
+    """The result of a retrieval. `source` "none": the budget ran out, or the store is down."""
 
     source: RetrievalSource
     passages: list[Passage] = []
@@ -47,7 +47,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class RetrievalClient:
-    """Speaks to the retrieval service. Its failure costs context, never the answer."""
+    """Calls the retrieval service. Its failure costs context, never the answer."""
 
     def __init__(self, url: str, max_connections: int, token: bytes = b"") -> None:
         self._pool = Pool(url, max_connections=max_connections, token=token)
@@ -57,10 +57,9 @@ class RetrievalClient:
         self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float, effort: float = 1.0,
         trace: Headers = (),
     ) -> Found:  # fmt: skip
-        """Passages, within `budget_ms` from now whatever the service does; one known to be gone is not asked.
+        """Passages within `budget_ms` from now, whatever the service does; none at once while it is known to be down.
 
-        `effort` is the share of its usual work that a search may do. Cancelled, it closes its connection, by which
-        retrieval learns that nobody waits.
+        `effort` is the share of the usual search work. A cancellation closes the connection, which stops the search.
         """
         if not self._answers:
             return Found("none", reason="retrieval_unavailable")
@@ -69,8 +68,8 @@ class RetrievalClient:
         try:
             async with asyncio.timeout(max(budget_ms, MIN_BUDGET_MS) / 1000):
                 inner_ms = max(budget_ms - WIRE_RESERVE_MS, budget_ms / 2, MIN_BUDGET_MS)
-                least = max(effort, MIN_EFFORT)
-                request = RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms, least)
+                work = max(effort, MIN_EFFORT)
+                request = RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms, work)
                 reply = _reply.decode(await self._post(b"/retrieve", _encode(request), trace))
         except TimeoutError:
             return Found("none", reason="retrieval_timeout", seconds=loop.time() - began)
@@ -88,7 +87,7 @@ class RetrievalClient:
     async def documents(
         self, method: bytes, target: bytes, tenant: str, body: bytes = b"", more: Headers = ()
     ) -> tuple[int, bytes]:
-        """Status and body of an answer of `/documents`; the caller bounds the time. Raises as `embed` does."""
+        """Status and body of a call of `/documents`; the caller bounds the time. Raises as `embed` does."""
         headers = (*_HEADERS, (b"x-tenant", tenant.encode()), *more)
         try:
             return await self._call(method, target, body, headers)
@@ -106,21 +105,21 @@ class RetrievalClient:
         error = _problem.decode(answer).error
         outcome = REFUSED_BY_STATUS.get(reply.status)
         if outcome is not None:
-            told = error.details
-            reason = told.reason or "retrieval_busy"
+            details = error.details
+            reason = details.reason or "retrieval_busy"
             words = readable(error.message)
-            raise Refused(outcome, words, reason=reason, scope=told.scope, retry_hint_ms=told.retry_hint_ms)
+            raise Refused(outcome, words, reason=reason, scope=details.scope, retry_hint_ms=details.retry_hint_ms)
         if reply.status < 500:
             raise BadInput(readable(error.message), error.param, status=reply.status, code=error.code)
         raise UpstreamError(error.message)
 
     async def lacking(self) -> list[str]:
-        """What retrieval lacks, by its own word; asked beside requests, never before one."""
+        """The parts that retrieval reports as degraded. Runs in the background, never before a request."""
         try:
             async with asyncio.timeout(LOOK_WITHIN_S):
                 with await self._pool.request(b"GET", b"/health/ready") as reply:
                     health = _health.decode(await reply.read(MAX_REPLY_BYTES))
-        except PoolFull:  # ours: it was not asked
+        except PoolFull:  # no connection left here: the service was not asked
             return [] if self._answers else ["retrieval"]
         except (UpstreamError, msgspec.MsgspecError, TimeoutError):
             self._answers = False
@@ -129,12 +128,11 @@ class RetrievalClient:
         return health.degraded if reply.status == 200 else ["retrieval", *health.degraded]
 
     def close(self) -> None:
-        """Close idle connections."""
         self._pool.close()
 
 
 class RetrievalWatch:
-    """What retrieval lacks, asked at leisure, so that health never waits for another service."""
+    """Polls the retrieval service's health, so that /health/ready never waits for it."""
 
     def __init__(self, client: RetrievalClient) -> None:
         self._client = client
@@ -142,11 +140,9 @@ class RetrievalWatch:
         self.lacking = ["retrieval"]
 
     def start(self) -> None:
-        """Begin to ask."""
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""The public routes, and their description."""
+"""The public routes and their OpenAPI description."""

@@ -1,4 +1,4 @@
-"""The public routes: the hot ones, which `Pipeline` answers by itself, and those of the FastAPI application."""
+"""The public routes: the hot ones, which `Pipeline` answers itself, and those of the FastAPI application."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOT = {
 
 
 def hot_routes(pipeline: Pipeline) -> Routes:
-    """(METHOD, path) -> handler: a rejected request ends where it began, without a task."""
+    """(METHOD, path) -> handler. A rejected request ends without a task of its own."""
     default_max_tokens = pipeline.settings.default_max_tokens
     parsers = {
         "/ask": parse_ask,
@@ -54,10 +54,10 @@ def hot_routes(pipeline: Pipeline) -> Routes:
 
 
 def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
-    """Every public route. The hot ones are described here; the service answers them before the application is asked."""
+    """Add every public route. The hot ones are only described here; the service answers them before the application."""
     add_native(api, hot, HOT)
-    told = describe("Vectors for texts, by the retrieval service's embedder.", request=EmbeddingsRequest)
-    add_native(api, {("POST", "/v1/embeddings"): partial(embed, pipeline)}, {"/v1/embeddings": told})
+    description = describe("Vectors for texts, by the retrieval service's embedder.", request=EmbeddingsRequest)
+    add_native(api, {("POST", "/v1/embeddings"): partial(embed, pipeline)}, {"/v1/embeddings": description})
     add_documents(api, pipeline)
 
     async def models(exchange: Call) -> Response:
@@ -73,6 +73,6 @@ def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
     async def front() -> Response:
         return RedirectResponse("/docs")
 
-    told = describe("The models that the tenant may use and some worker serves; the first is the default.")
-    api.add_api_route("/v1/models", models, methods=["GET"], **told)
+    description = describe("The models that the tenant may use and some worker serves; the first is the default.")
+    api.add_api_route("/v1/models", models, methods=["GET"], **description)
     api.add_api_route("/", front, methods=["GET"], include_in_schema=False, response_model=None)

@@ -1,7 +1,7 @@
-"""`/documents`: a tenant's own documents, kept by the retrieval service. Here it is told who is asking, and no more.
+"""`/documents`: forwards a tenant's own documents to the retrieval service.
 
-A request lives the life of any: identified by its key and nothing else, taken from its tenant's rate, bounded in size
-and in time, counted, and settled. What a document must look like is retrieval's word, and passed on as it is said.
+A request is identified, takes from its tenant's rate, is bounded in size and time, counted, and settled as any other.
+The retrieval service validates documents; its answers are passed on.
 """
 
 from __future__ import annotations
@@ -25,26 +25,24 @@ PATH = "/documents/{id:rest}"
 
 
 def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
-    """The routes. What a document must look like is retrieval's to say."""
-
     async def serve(exchange: Exchange) -> None:
         await pipeline.live(exchange, partial(_pass_on, pipeline))
 
     put = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
     put["responses"][201] = put["responses"][200]
     paged = describe("The tenant's documents, by id, in pages.", reply=DocumentList, parameters=PAGE_PARAMETERS)
-    for method, path, told in (
+    for method, path, description in (
         ("GET", "/documents", paged),
         ("PUT", PATH, put),
         ("DELETE", PATH, describe("Remove a document.", reply=DocumentDeleted)),
     ):
-        add_native(api, {(method, path): serve}, {path: told})
+        add_native(api, {(method, path): serve}, {path: description})
 
 
 async def _pass_on(pipeline: Pipeline, exchange: Exchange, request: InferenceRequest) -> None:
     tokens = 0.0
     if exchange.method == "PUT":
-        decode(exchange.body, PutDocument)  # what is malformed costs no rate and no other service
+        decode(exchange.body, PutDocument)  # a malformed body costs neither rate nor a call
         tokens = float(len(exchange.body) // BYTES_PER_TOKEN)
     async with pipeline.forwarding(exchange, request, "documents", tokens) as trace:
         tenant = request.account
@@ -60,7 +58,7 @@ def _body(exchange: Exchange) -> bytes:
 
 
 def _target(exchange: Exchange) -> bytes:
-    """As it came, its id escaped anew: what the path has been read as is what is passed on."""
+    """The target as received, with the id escaped anew from the decoded path."""
     if exchange.tail:
         return b"/documents/" + quote_from_bytes(exchange.tail.encode("utf-8", "replace"), safe="").encode("ascii")
     return b"/documents?" + exchange.query if exchange.query else b"/documents"

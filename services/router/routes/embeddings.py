@@ -1,7 +1,7 @@
-"""POST /v1/embeddings: vectors by the retrieval service's embedder, which has its own bounded line.
+"""POST /v1/embeddings: vectors from the retrieval service's embedder, which has its own bounded queue.
 
-No worker is involved, so no place is taken; the request is identified, taken from its tenant's rate, bounded in time,
-counted and settled as any.
+No worker is involved, so no slot is taken; the request is identified, takes from its tenant's rate, is bounded in time,
+counted and settled as any other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from services.runtime.strictjson import decode
 
 
 async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
-    """Serve one request for vectors."""
     await pipeline.live(exchange, partial(_embed, pipeline))
 
 
@@ -53,5 +52,5 @@ def _embedding_list(reply: EmbedReply, *, as_base64: bool) -> bytes:
 
 
 def _packed(vector: list[float]) -> str:
-    """Little-endian float32, base64: what OpenAI sends and its client unpacks."""
+    """Little-endian float32 in base64, as OpenAI sends it."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")

@@ -1,1 +1,1 @@
-"""One request from its arrival to its end: `pipeline` has the order, and each of its steps opens one file."""
+"""One request from its arrival to its end: `pipeline` has the order, and each step is one module."""

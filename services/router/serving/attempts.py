@@ -1,23 +1,17 @@
-"""From a prompt to the first output of a worker: one try, and at most one more.
-
-A retry is for bad luck, never for overload. It happens before the first output only, since what a client has read
-cannot be taken back; once, with less context where there is any to leave out; within a budget of a tenth of the
-traffic, so that a fleet that fails gets no more work than it was given (`core.retries`); and not at all when every
-other worker has just refused. Which failure leads where is this table:
+"""From a prompt to the first output of a worker: one attempt, and at most one retry (docs/decisions/022).
 
     the worker                          then
     was never reached                   another one; costs no retry, since nothing was tried
-    refused (429, 503), or our pool of
-    connections to it is full           another one that has not; if it is alone, itself again when it has rested, for
-                                        the delay that it named (`prober`)
+    refused (429, 503), or the pool of
+    connections to it is full           another one that has not refused; the only worker again, after its rest
     cannot be connected to, since this
-    process has no descriptor left      none: 503 at once. It is our lack, so it says nothing about the worker
-    says that it failed                 another one
+    process has no descriptor left      none: 503 at once, which says nothing about the worker
+    answered with an error              another one
     was lost while it worked on it,
-    or its engine was                   another one; a second one lost makes the request poison: it is tried no more
+    or its engine was                   another one; at the second loss the request is poison and not retried
 
-A worker therefore receives a request once, and all workers together receive it at most twice: the pool of connections
-sends nothing again by itself once a byte was written (`runtime/keepalive.py`).
+So a worker receives a request once, and all workers together at most twice: the connection pool sends nothing again
+once a byte was written (`runtime/keepalive.py`).
 """
 
 from __future__ import annotations
@@ -31,20 +25,20 @@ from services.router.request import InferenceRequest
 from services.router.telemetry.metrics import RouterMetrics
 from services.router.telemetry.spans import attempt as attempt_span
 from services.router.telemetry.spans import failed
-from services.router.upstreams.call import Attempt, Begun, Busy, EngineLost, Whole, WorkerFailed
+from services.router.upstreams.call import Attempt, Busy, EngineLost, StartedStream, Whole, WorkerFailed
 from services.router.workers.prober import Prober
 from services.router.workers.worker import Worker
 from services.runtime.errors import Refused
 from services.runtime.upstream import ConnectionLost, NoDescriptors, PoolFull, UpstreamError
 
-LEAST_SLACK_S = 0.02
-"""A retry with less time than this left would only be late."""
-MOST_WORKER_CRASHES = 2
+MIN_SLACK_S = 0.02
+"""A retry with less time than this left would be late."""
+MAX_WORKER_CRASHES = 2
 NO_CONNECTION_REST_MS = 50.0
 
 
 class Attempts:
-    """Sends what has a place. Raises Refused, UpstreamFailed or BadInput; the place is its caller's to release."""
+    """Sends requests that hold a slot. Raises Refused, UpstreamFailed or BadInput; the caller releases the slot."""
 
     def __init__(self, dispatcher: Dispatcher, prober: Prober, budget: RetryBudget, metrics: RouterMetrics) -> None:
         self._dispatcher = dispatcher
@@ -52,8 +46,8 @@ class Attempts:
         self._budget = budget
         self._metrics = metrics
 
-    async def send(self, request: InferenceRequest) -> Whole | Begun:
-        """The answer, or a stream with its first output."""
+    async def send(self, request: InferenceRequest) -> Whole | StartedStream:
+        """The whole answer, or a stream with its first output."""
         loop = asyncio.get_running_loop()
         self._budget.sent(loop.time())
         while True:
@@ -66,7 +60,7 @@ class Attempts:
                 self._prober.refused(_place_of(request), busy)
                 await self._again(request, "refused", busy)
 
-    async def _once(self, request: InferenceRequest, now: float) -> Whole | Begun:
+    async def _once(self, request: InferenceRequest, now: float) -> Whole | StartedStream:
         worker = request.worker
         assert worker is not None, f"{request!r} was sent without a place"
         remaining_ms = (request.work_until - now) * 1000
@@ -79,13 +73,13 @@ class Attempts:
             return await worker.upstream.whole(request, attempt)
         stream = await worker.upstream.open(request, attempt)
         try:
-            return Begun(stream, await stream.next())
+            return StartedStream(stream, await stream.next())
         except BaseException:
             stream.close()
             raise
 
     def broke(self, request: InferenceRequest, error: UpstreamError) -> None:
-        """Its stream was cut, or fell silent, after the first output: no retry, but the worker is probed."""
+        """The stream was cut or went silent after the first output: no retry, but the worker is probed."""
         worker = request.worker
         if worker is None:
             return
@@ -95,10 +89,7 @@ class Attempts:
             self._prober.suspect(worker, error)
 
     def _failed(self, request: InferenceRequest, error: UpstreamError) -> str:
-        """Why a try failed, for the metric.
-
-        Raises Refused for a request that has cost its second worker, and for one that no socket is left for.
-        """
+        """Why an attempt failed, for the metric. Raises Refused at the second lost worker, or without a descriptor."""
         worker = _place_of(request)
         if isinstance(error, NoDescriptors):
             self._prober.lacking(error)
@@ -114,7 +105,7 @@ class Attempts:
                 return "unreachable"
         if isinstance(error, (ConnectionLost, EngineLost)):
             request.worker_crashes = crashes = request.worker_crashes + 1
-            if crashes >= MOST_WORKER_CRASHES:
+            if crashes >= MAX_WORKER_CRASHES:
                 lost = f"{crashes} workers were lost while they worked on this request; it is not tried again"
                 poison = Refused(Outcome.POISON, lost, reason="poison")
                 poison.why = str(error)
@@ -122,7 +113,7 @@ class Attempts:
         return "failed"
 
     async def _again(self, request: InferenceRequest, reason: str, failure: Exception) -> None:
-        """Another place, if there may be a retry. A worker that was never reached costs none."""
+        """Wait for another slot if the request may be retried. A worker that was never reached costs no retry."""
         now = asyncio.get_running_loop().time()
         if request.trace is not None:
             failed(request.trace, reason, now)
@@ -139,12 +130,12 @@ class Attempts:
 
     def _may_retry(self, request: InferenceRequest, now: float, failure: Exception, delay_s: float) -> bool:
         due = request.work_until
-        if request.retried or now + LEAST_SLACK_S > due:
+        if request.retried or now + MIN_SLACK_S > due:
             return False
         if isinstance(failure, Busy):
             refused = _place_of(request)
             others = [other for other in self._dispatcher.fleet.serving(request.model) if other is not refused]
-            if all(other.resting for other in others) and (others or now + delay_s + LEAST_SLACK_S > due):
+            if all(other.resting for other in others) and (others or now + delay_s + MIN_SLACK_S > due):
                 return False
         return self._budget.try_retry(now)
 
@@ -156,7 +147,7 @@ class Attempts:
         if isinstance(failure, PoolFull):
             return refusing.no_connection(str(failure))
         if not self._dispatcher.fleet.alive(request.model):
-            return refusing.nobody_serves(request.model)
+            return refusing.no_live_worker(request.model)
         public = failure.public if isinstance(failure, UpstreamError) else UpstreamError.public
         return refusing.failed(f"{'two workers' if request.retried else 'the worker'} failed: {public}", str(failure))
 

@@ -1,9 +1,8 @@
-"""What /ask adds to a question: passages, fetched while the request waits in the queue, as many as its level allows.
+"""Passages for /ask, fetched while the request is queued.
 
-The level's rung of the ladder cuts real work: how many passages are asked for, for how long the search may take, with
-how much effort (ef_search), and how many tokens of passages stand in the prompt. What was cut is told to the client.
-
-A request that is evicted meanwhile is refused at once, and its retrieval is cancelled.
+The degradation level cuts real work: how many passages are requested, the time and effort of the search (ef_search),
+and how many tokens of passages are in the prompt. Cuts are reported to the client. If the request is evicted meanwhile,
+it is rejected at once and the retrieval is cancelled.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from services.router.telemetry import spans
 from services.router.telemetry.metrics import RouterMetrics
 from services.router.telemetry.spans import calling
 
-ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
+ANSWER_RESERVE_MS = 50.0  # of the deadline, not available to retrieval
 SKIPPED = Found("skipped")
 
 T = TypeVar("T")
 
 
 class Context:
-    """Fetches passages and cuts them to size; the prompt is made of them (`InferenceRequest.messages`)."""
+    """Fetches passages and cuts them to size; `InferenceRequest.messages` builds the prompt from them."""
 
     def __init__(
         self,
@@ -49,15 +48,15 @@ class Context:
         self._metrics = metrics
 
     def bytes(self, query: RetrievalQuery) -> int:
-        """The prompt's size without any passage."""
+        """The prompt's size without passages."""
         return len(query.query.encode("utf-8", "replace")) + len(prompt.SYSTEM)
 
     def expected_tokens(self, query: RetrievalQuery) -> int:
-        """What the passages will add, at full quality."""
+        """The tokens that the passages will add at level 0."""
         return self.sizes.context_tokens(query.top_k, self._settings.context_tokens)
 
     async def fetch(self, query: RetrievalQuery, request: InferenceRequest) -> None:
-        """Fetch the passages into `request`, and tell the scheduler that it could start. It holds no slot yet."""
+        """Fetch the passages into `request` and mark it ready for the scheduler. It holds no slot yet."""
         rung = self._dispatcher.scheduler.settings.ladder[request.level]
         if rung.retrieval:
             await self._look_up(query, rung, request)
@@ -68,10 +67,7 @@ class Context:
         self._dispatcher.ready(asyncio.get_running_loop().time(), request, tokens)
 
     async def _look_up(self, query: RetrievalQuery, rung: LadderLevel, request: InferenceRequest) -> None:
-        """Passages within the budget or what remains, whichever is less. What is missing is disclosed.
-
-        Raises Refused when the request is evicted first.
-        """
+        """Fetch within the lesser of budget and remaining time. Raises Refused if the request is evicted first."""
         settings = self._settings
         remaining_ms = (request.deadline - asyncio.get_running_loop().time()) * 1000 - ANSWER_RESERVE_MS
         budget_ms = min(settings.retrieval_budget_ms * rung.retrieval_budget_share, max(remaining_ms, 1.0))
@@ -97,7 +93,7 @@ class Context:
 
 
 async def _unless_evicted(request: InferenceRequest, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` brings. When the request is evicted before that, `work` is cancelled, and its refusal raised."""
+    """The result of `work`. If the request is evicted first, `work` is cancelled and the refusal raised."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
     try:

@@ -1,15 +1,10 @@
-"""Detached requests: without cancellation, work goes on when its client leaves or its deadline passes.
+"""Detached requests: with cancellation off, work continues after its client disconnects or its deadline passes.
 
-With cancellation such a request ends, and its slot is the next request's at once. Without it the client gets its
-refusal all the same, and the request counts as ended for the client; the work goes on to its end, as behind a proxy
-that does not notice a closed connection. The request is *detached* then: its work is wasted from start to end, and it
-is settled when the work ends.
+The client gets the same refusal and the request counts as ended for it, but the work runs to its end, as behind a proxy
+that ignores closed connections; the request is settled then. The switch applies as it was when the request arrived.
+Switching cancellation on ends every detached request, and later each one that arrived while it was off (decision 040).
 
-A request follows the switch as it was when the request came, so the usual request pays nothing for this. When
-cancellation is switched on again, every detached request ends, and so does each later one that came while it was off.
-
-Bounds: a detached request holds its place in the queue or at a worker as any other, so there are never more than both
-have places. It holds its place no longer than `hold_s` after its arrival, whatever its worker does.
+Bounds: a detached request holds its slot or place as any other, at most until `hold_s` after its arrival.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ class DetachedRequests:
         return len(self._works)
 
     def watch(self, exchange: Exchange, request: InferenceRequest) -> DetachingTimer:
-        """The timer of a request that is not cancelled, from when it has its place."""
+        """The timer of a request that is not cancelled, set after admission."""
         task = exchange.task
         assert task is not None, "a handler that waits has become a task"
         timer = DetachingTimer(task, request.arrived_at + self._hold_s, exchange, request, self)
@@ -53,7 +48,7 @@ class DetachedRequests:
         return timer
 
     def switch(self, cancels: bool) -> int:
-        """Whether requests are cancelled from here on. If they are, all detached requests end; returns how many."""
+        """Set whether requests are cancelled from now on. If so, end all detached requests; returns how many."""
         self.cancels = cancels
         ended = list(self._works) if cancels else []
         for work in ended:
@@ -61,7 +56,7 @@ class DetachedRequests:
         return len(ended)
 
     def detach(self, work: asyncio.Task[None], exchange: Exchange, request: InferenceRequest, outcome: Outcome) -> None:
-        """The request is over for its client, and is counted so; its work goes on."""
+        """The request ends for its client and is counted; its work continues."""
         before = request.client_outcome
         assert before is None, f"{exchange!r} is over for its client, as {before}: now {outcome}"
         now = asyncio.get_running_loop().time()
@@ -78,7 +73,7 @@ class DetachedRequests:
 
 
 class DetachingTimer(DeadlineTimer):
-    """It refuses the client and lets the work go on; it cancels a detached request that has been held too long."""
+    """Rejects the client and lets the work continue; cancels a detached request that is held too long."""
 
     __slots__ = ("_detached", "_exchange", "_request")
 
@@ -93,14 +88,14 @@ class DetachingTimer(DeadlineTimer):
         self._detached = detached
 
     def gone(self) -> None:
-        """The client has left."""
+        """The client has disconnected."""
         if self._detached.cancels:
             self._task.cancel()
         elif self._request.client_outcome is None:
             self._go_on(Outcome.CLIENT_GONE)
 
     def set(self, limit: float, *, silence: bool = False) -> None:
-        """For a detached request no limit of its client's counts any more; the limit of the worker's silence does."""
+        """For a detached request only the worker's silence is still a limit."""
         if silence or self._request.client_outcome is None:
             super().set(limit, silence=silence)
 

@@ -1,13 +1,11 @@
-"""The life of a request, in the order it happens.
+"""One request through all its steps, in order.
 
-    tenant, deadline, model -> its rate -> a place in the queue, or a refusal at once
-    -> passages, while it waits -> a slot -> the prompt, as large as its level allows -> a worker, and one retry
-    -> the answer, whole or streamed -> settled, once, however it ends
+    tenant, deadline, model -> rate limit -> a place in the queue, or a rejection at once
+    -> passages, while queued -> a slot -> the prompt, as large as its level allows -> a worker, and one retry
+    -> the answer, whole or streamed -> settled once, however it ends
 
-One object goes through all of it: `InferenceRequest` (`router/request.py`).
-
-Each step opens one file; a refusal leaves at the line where it is decided. Admission comes before everything that
-costs: a refused request has been parsed and counted, and nothing else.
+`InferenceRequest` (`router/request.py`) goes through all of it. Admission comes before every cost: a rejected request
+has been parsed and counted, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from services.router.telemetry import spans
 from services.router.telemetry.journal import Journal
 from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.tenants import Tenant, Tenants
-from services.router.upstreams.call import Begun, Whole
+from services.router.upstreams.call import StartedStream, Whole
 from services.router.workers.cancels import Cancels
 from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
@@ -48,7 +46,7 @@ from services.runtime.tracing import Headers
 from services.runtime.upstream import UpstreamError, readable
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
-AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
+REFUSED_ENDINGS = (Ending.REJECTED, Ending.EVICTED)
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
 
 Work = Callable[[Exchange, InferenceRequest], Awaitable[Refused | None]]
@@ -56,7 +54,7 @@ Work = Callable[[Exchange, InferenceRequest], Awaitable[Refused | None]]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Everything a request passes through. Built once, in `app`."""
+    """The parts that a request passes through. Built once, in `app`."""
 
     settings: RouterSettings
     tenants: Tenants
@@ -72,20 +70,19 @@ class Pipeline:
     random: Callable[[], float]
 
     async def answer(self, exchange: Exchange, parse: Parser) -> None:
-        """Serve one request for text, from beginning to end."""
+        """Serve one text request from beginning to end."""
         await self.live(exchange, partial(self._answer, parse))
 
     async def live(self, exchange: Exchange, work: Work) -> None:
-        """Do the work of one request; end it once, however it ends; then refuse it if it failed.
-
-        What it held is given back before the refusal is sent: a client that does not read delays no other request.
+        """Run `work`, settle the request once however it ends, and then send the failure, so that the slot is free
+        first.
         """
         now = asyncio.get_running_loop().time
         request = InferenceRequest(exchange.id, arrived_at=exchange.began_at, trace=exchange.trace)
         failure: WeirError | None = None
         outcome = Outcome.INTERNAL
         try:
-            account = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
+            account = self.tenants.by_header(exchange.header)  # with keys, an unknown client's body is not parsed
             if account is not None:
                 request.account, request.tenant = account, account.id
             failure = await work(exchange, request)
@@ -96,11 +93,11 @@ class Pipeline:
         except WeirError as error:
             failure = error
             outcome = error.outcome
-        except UpstreamError as error:  # after the first output: before it, there is the retry
+        except UpstreamError as error:  # after the first output; before it there is the retry
             self.attempts.broke(request, error)
             failure = self.dispatcher.refusing.failed("the worker failed in the middle of its answer", str(error))
             outcome = failure.outcome
-        except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
+        except asyncio.CancelledError:  # the client disconnected, a limit fired, or the drain's grace ended
             if exchange.gone:
                 outcome = Outcome.CLIENT_GONE
                 raise
@@ -116,7 +113,7 @@ class Pipeline:
         if task is not None:
             task.uncancel()
         timer = request.timer
-        if request.refusal is not None:  # it was evicted in the same turn of the loop
+        if request.refusal is not None:  # evicted in the same step of the loop
             return request.refusal
         if timer is None or not timer.fired:
             return self.dispatcher.refusing.leaving()
@@ -146,12 +143,11 @@ class Pipeline:
         await self._serve(exchange, request)
         return None
 
-    # ---- at the door
+    # ---- admission
 
     def introduce(self, exchange: Exchange, request: InferenceRequest, named: str | None) -> None:
-        """Who is asking, and by when. `named`: the tenant that the body names.
-
-        Raises BadInput, Unauthorized, or Refused while draining.
+        """Identify the tenant and set the deadline; the body names `named`. Raises BadInput, Unauthorized or
+        Refused.
         """
         tenant = request.account
         if tenant is None:
@@ -167,7 +163,7 @@ class Pipeline:
             raise self.dispatcher.refusing.leaving()
 
     def _weigh(self, exchange: Exchange, request: InferenceRequest) -> None:
-        """What the scheduler weighs: sizes estimated, limits in the loop's time."""
+        """Set what the scheduler decides by: the estimated sizes, and the limits in the loop's time."""
         tenant, parsed, slo = _known(request), request.parsed, request.slo
         query = parsed.retrieval
         request.model = model = self._model(parsed.model, tenant)
@@ -193,7 +189,7 @@ class Pipeline:
             request.class_name = slo.class_name
 
     def _model(self, named: str | None, tenant: Tenant) -> str:
-        """The model asked for, or the first that this tenant may use."""
+        """The named model, or the first that this tenant may use. Raises NoSuchModel."""
         if named is None and tenant.models is not None:
             served = self.dispatcher.fleet.models
             named = next((model for model in served if tenant.allows(model)), min(tenant.models, default=None))
@@ -203,14 +199,14 @@ class Pipeline:
         return model
 
     def _first_token_s(self, request: InferenceRequest) -> float:
-        """By default a stream is to begin soon; but no request is refused for a limit that its client did not name."""
+        """The limit for the first token, in seconds. A default limit never causes a rejection: it covers prefill."""
         slo = request.slo
         if slo.ttft_asked:
             return slo.ttft_ms / 1000
         return max(slo.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(request))
 
     def _admit(self, request: InferenceRequest) -> Refused | None:
-        """Its rate, then its place; a request that is refused a place has used no rate."""
+        """Take from the rate, then ask the scheduler; a rejected request gets its rate back."""
         tokens = float(request.prompt_tokens + request.context_tokens + request.max_tokens)
         refusal = self.reserve(request, tokens)
         if refusal is not None:
@@ -225,7 +221,7 @@ class Pipeline:
         return refusal
 
     def reserve(self, request: InferenceRequest, tokens: float) -> Refused | None:
-        """One request of so many tokens from its tenant's rate; nothing for one that is paused."""
+        """Take one request with `tokens` from the tenant's rate; a paused tenant is rejected."""
         tenant, now = _known(request), request.arrived_at
         if tenant.paused:
             return self.dispatcher.refusing.paused()
@@ -244,10 +240,10 @@ class Pipeline:
     async def forwarding(
         self, exchange: Exchange, request: InferenceRequest, span: str, tokens: float
     ) -> AsyncIterator[Headers]:
-        """A request that another service answers: no slot is taken. Yields the headers of its trace.
+        """Context of a request that another service answers, without a slot. Yields the trace headers.
 
-        The request is identified, `tokens` are taken from its tenant's rate, and given back where that service refuses.
-        Raises WeirError as `introduce`, Refused by the rate, TimeoutError at its deadline or after HTTP_TIMEOUT_S.
+        Identifies the request and takes `tokens` from its tenant's rate, given back if that service refuses. Raises
+        WeirError as `introduce`, Refused by the rate, TimeoutError at the deadline or after HTTP_TIMEOUT_S.
         """
         self.introduce(exchange, request, None)
         stop_when_gone(exchange)
@@ -263,7 +259,7 @@ class Pipeline:
                     rate.give_back(request.arrived_at, tokens)
                 raise
 
-    # ---- on its way
+    # ---- service
 
     async def _serve(self, exchange: Exchange, request: InferenceRequest) -> None:
         now = asyncio.get_running_loop().time
@@ -280,44 +276,44 @@ class Pipeline:
         assert isinstance(answer, Whole)
         request.end = answer.end
         answered_at = now()
-        if answered_at > request.deadline:  # it came in the same turn of the loop as its timer, and before it
+        if answered_at > request.deadline:  # it came in the same step of the loop as the timer
             raise TimeoutError
         await send_whole(exchange, request, answer, answered_at)
 
     async def _stream(self, exchange: Exchange, request: InferenceRequest) -> None:
-        """The first output has a limit of its own, if the client named one; then each silence has."""
+        """The first output has its own limit if the client named one; then each silence has."""
         loop, timer, silence_s = asyncio.get_running_loop(), request.timer, self.settings.stream_silence_s
         if request.slo.ttft_asked and timer is not None:
             timer.set(request.first_token_by)
         keep_alive = SseKeepAlive(exchange, request)
         try:
-            begun = await self.attempts.send(request)
+            started = await self.attempts.send(request)
         finally:
             keep_alive.stop()
-        assert isinstance(begun, Begun)
+        assert isinstance(started, StartedStream)
         try:
             first_at = loop.time()
             self.dispatcher.first_token(first_at, request)
             self.metrics.first_token(request.tenant, first_at - request.arrived_at)
             if timer is not None:
                 timer.set(first_at + silence_s, silence=True)
-            await send_stream(exchange, request, begun, silence_s)
+            await send_stream(exchange, request, started, silence_s)
         finally:
-            begun.stream.close()
+            started.stream.close()
 
     # ---- the end
 
     def _settle(
         self, exchange: Exchange, request: InferenceRequest, outcome: Outcome, failure: WeirError | None, now: float
     ) -> None:
-        """Give everything back and count it: the only place where a request ends."""
+        """Free everything and count the request: the only place where a request ends."""
         assert request.outcome is None, f"{exchange.id} has ended already"
         if request.timer is not None:
             request.timer.stop()
         tenant = request.tenant
         if request.client_outcome is None:
             self.metrics.ended(tenant, outcome, now - request.arrived_at)
-        else:  # its client got its refusal, and that was counted
+        else:  # the client got its refusal, which was counted then
             outcome = request.client_outcome
         request.outcome = exchange.log["outcome"] = outcome
         exchange.log["tenant"] = tenant
@@ -325,15 +321,15 @@ class Pipeline:
             exchange.log["why"] = readable(failure.why)
         if request.admitted:
             self._account(exchange, request, outcome, now)
-        elif outcome.ending in AT_THE_DOOR:
+        elif outcome.ending in REFUSED_ENDINGS:
             self.metrics.refused(tenant, outcome)
         if request.trace is not None:
             spans.settled(request.trace, request, outcome, now)
-            request.trace = None  # the record of the request is kept for a while, and its trace is not
+            request.trace = None  # the record is kept for a while, the trace is not
         self.journal.ended(request, failure, now)
 
     def _account(self, exchange: Exchange, request: InferenceRequest, outcome: Outcome, now: float) -> None:
-        """Its place goes to the next; what it used is charged; a worker that still works for no client is stopped."""
+        """Free the slot, charge what was used, and cancel the work if the worker still runs."""
         worker = request.worker
         if request.end is not None and not request.first_token_at:
             self.dispatcher.first_token(first_token_at(request, request.end, now), request)
@@ -342,8 +338,8 @@ class Pipeline:
             exchange.log["worker"] = request.last_worker = worker.name
             fired = request.timer is not None and request.timer.fired
             if request.attempt_id and request.end is None and (fired or outcome in STILL_RUNNING):
-                self.cancels.tell(worker, request.attempt_id)
-        whole = request.client_outcome is not None and request.end is not None  # it teaches what any answer does
+                self.cancels.send(worker, request.attempt_id)
+        whole = request.client_outcome is not None and request.end is not None  # a sample as any other
         work = Outcome.SERVED if whole else outcome
         self.dispatcher.release(now, request, work, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
         self._settle_rate(request, outcome, usage, now)
@@ -353,7 +349,7 @@ class Pipeline:
             self.metrics.wasted(outcome, now - request.dispatched_at)
 
     def _settle_rate(self, request: InferenceRequest, outcome: Outcome, usage: Usage, now: float) -> None:
-        """A request that was evicted from the queue has used none of its rate; one whose client left it has."""
+        """A request evicted from the queue has used none of its rate; one whose client disconnected has."""
         rate = _known(request).rate
         if rate is None:
             return
@@ -372,7 +368,7 @@ class Pipeline:
 
 
 def stop_when_gone(exchange: Exchange) -> asyncio.Task[None]:
-    """A client that leaves cancels its own request, streamed or not, wherever it stands. Its task."""
+    """Cancel the request's task if the client disconnects; returns the task."""
     task = exchange.task
     assert task is not None, "a handler that waits has become a task"
     exchange.on_gone(task.cancel)

@@ -1,9 +1,8 @@
-"""The response to the client: a whole answer, a stream, or a failure, each so that it cannot be taken for another.
+"""The response to the client: a whole answer, a stream, or a failure, each unmistakable for another.
 
-The head of a stream goes out with the first output, so that until then a failure has its own status. A client that has
-received nothing for a while cannot tell a slow worker from a dead connection, and proxies between give up: so five
-seconds after the dispatch the head goes out by itself, and comments keep the connection alive (as the WHATWG's section
-on server-sent events advises). From then on a failure is an `error` event, and a stream that failed has no `[DONE]`.
+A stream's head is sent with the first output, so that a failure before it has its own status. KEEP_ALIVE_S after the
+dispatch it is sent without output, and comments keep the connection alive, as the WHATWG's section on server-sent
+events advises. After the head a failure is an `error` event, and a failed stream has no `[DONE]`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import asyncio
 from services.router.request import InferenceRequest
 from services.router.serving.serializers import passed_through, serializer_for
 from services.router.serving.timing import headers, timing
-from services.router.upstreams.call import Begun, Whole
+from services.router.upstreams.call import StartedStream, Whole
 from services.runtime.clock import unix_seconds
 from services.runtime.errors import WeirError, problem
 from services.runtime.http import Exchange
@@ -26,7 +25,7 @@ NO_CACHE = (b"cache-control", b"no-cache")
 
 
 async def send_whole(exchange: Exchange, request: InferenceRequest, answer: Whole, now: float) -> None:
-    """An answer in one piece: the worker's own bytes where it speaks the client's format."""
+    """Send an answer in one piece: the worker's own bytes if the worker speaks the client's format."""
     body = answer.raw
     parsed = request.parsed
     if body is None or parsed.body is None:
@@ -40,11 +39,11 @@ async def open_stream(exchange: Exchange, request: InferenceRequest) -> None:
         await exchange.start(200, EVENT_STREAM, [NO_CACHE, *headers(request, None)])
 
 
-async def send_stream(exchange: Exchange, request: InferenceRequest, begun: Begun, silence_s: float) -> None:
-    """A stream, from its first output to its end. Raises UpstreamError where it is cut, TimeoutError where late."""
+async def send_stream(exchange: Exchange, request: InferenceRequest, started: StartedStream, silence_s: float) -> None:
+    """Send a stream to its end. Raises UpstreamError if it is cut, TimeoutError if it ends past the deadline."""
     loop, timer, serializer = asyncio.get_running_loop(), request.timer, serializer_for(request.parsed.format)
     created = unix_seconds()
-    stream, delta = begun.stream, begun.first
+    stream, delta = started.stream, started.first
     await open_stream(exchange, request)
     head = serializer.head(request, created) if delta is None or delta.raw is None else b""
     if head:
@@ -67,11 +66,11 @@ async def send_stream(exchange: Exchange, request: InferenceRequest, begun: Begu
         last = passed_through(stream.tail, timing(request, now))
     else:
         last = serializer.last(request, stream.end, now, created)
-    await exchange.end(last)  # in one step: after `[DONE]` nothing can fail any more
+    await exchange.end(last)  # in one write: nothing can fail after `[DONE]`
 
 
 async def send_failure(exchange: Exchange, failure: WeirError) -> None:
-    """Before the head a failure has its status; after it, it is an event."""
+    """Send a failure: with its status before the head, as an event after it."""
     if exchange.gone:
         return
     if not exchange.started:
@@ -81,7 +80,7 @@ async def send_failure(exchange: Exchange, failure: WeirError) -> None:
 
 
 def send_failure_now(exchange: Exchange, failure: WeirError) -> None:
-    """The same from outside its handler, which goes on without a client."""
+    """Send a failure from outside its handler, which goes on without a client."""
     if not exchange.started:
         exchange.refuse_now(failure)
     exchange.let_go(_error_event(failure))
@@ -93,7 +92,7 @@ def _error_event(failure: WeirError) -> bytes:
 
 
 class SseKeepAlive:
-    """Keeps the connection of a stream alive before its first output. Begins by itself; `stop` it in any case."""
+    """Keeps a stream's connection alive before the first output. Starts by itself; always call `stop`."""
 
     __slots__ = ("_exchange", "_request", "_task", "_timer")
 
@@ -113,7 +112,7 @@ class SseKeepAlive:
             await asyncio.sleep(KEEP_ALIVE_S)
 
     def stop(self) -> None:
-        """The first output is here, or never comes. From here on no comment is written."""
+        """Stop: the first output has arrived, or never will."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()

@@ -1,7 +1,7 @@
-"""How an answer is encoded: OpenAI's chat and text formats, and Weir's own `/ask`.
+"""Encodes answers: OpenAI's chat and text formats, and Weir's own `/ask`.
 
-A worker that speaks the client's format is passed through; everything else is encoded here. A stream's last event
-carries the field `weir` with the timings that a plain answer has in `Server-Timing`.
+Answers of workers that speak the client's format pass through. A stream's last event has the field `weir`, with the
+timings that a plain answer has in `Server-Timing`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    """One server-sent event."""
     head = b"" if name is None else b"event: " + name.encode("ascii") + b"\n"
     return head + b"data: " + _encode(value) + b"\n\n"
 
@@ -44,19 +43,19 @@ def _usage(end: End) -> Usage:
 
 
 class Serializer(Protocol):
-    """One format. `created` is unix seconds."""
+    """One format. `created` is in Unix seconds."""
 
     def whole(self, request: InferenceRequest, answer: Whole, now: float, created: int) -> bytes:
         """The body of a plain answer."""
 
     def head(self, request: InferenceRequest, created: int) -> bytes:
-        """What a stream begins with; may be empty."""
+        """The first bytes of a stream; may be empty."""
 
     def delta(self, request: InferenceRequest, delta: Delta, created: int) -> bytes:
-        """What has newly arrived."""
+        """The event of one delta."""
 
     def last(self, request: InferenceRequest, end: End, now: float, created: int) -> bytes:
-        """What a stream ends with, `[DONE]` included."""
+        """The last events of a stream, `[DONE]` included."""
 
 
 class ChatSerializer:
@@ -107,7 +106,7 @@ class TextSerializer:
 
 
 class AskSerializer:
-    """POST /ask. A stream is `token` events, then one `answer` event that holds the whole reply, then `[DONE]`."""
+    """POST /ask. A stream is `token` events, one `answer` event with the whole reply, then `[DONE]`."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -147,7 +146,6 @@ class AskSerializer:
 
 
 def serializer_for(format: Format) -> Serializer:
-    """A serializer for one request."""
     return _SERIALIZERS[format]()
 
 
@@ -159,7 +157,7 @@ _SERIALIZERS: dict[Format, type[ChatSerializer] | type[TextSerializer] | type[As
 
 
 def passed_through(tail: Iterable[bytes], made: Timing) -> bytes:
-    """The last events of a passed-through stream: the worker's own events, with our timings in the very last."""
+    """The last events of a passed-through stream: the worker's own, with the router's timings in the last one."""
     *before, last = tail
     value = msgspec.json.decode(last)
     value["weir"] = made

@@ -1,4 +1,4 @@
-"""What an answer says of its own making: `Server-Timing` and `x-weir-degraded`, or the field `weir` of a stream."""
+"""How an answer was made: `Server-Timing` and `x-weir-degraded`, or the field `weir` of a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from services.router.request import InferenceRequest
 
 
 def timing(request: InferenceRequest, now: float) -> Timing:
-    """Where its time went, in milliseconds, and what was cut."""
+    """The times in milliseconds, and what was cut."""
     inference_s = now - request.dispatched_at if request.dispatched_at else 0.0
     return Timing(
         level=request.level,
@@ -20,7 +20,7 @@ def timing(request: InferenceRequest, now: float) -> Timing:
 
 
 def headers(request: InferenceRequest, now: float | None) -> list[tuple[bytes, bytes]]:
-    """x-weir-degraded where something was cut, and Server-Timing at the end; `now` is None before it."""
+    """`x-weir-degraded` if something was cut, and `Server-Timing` at the end (`now` is None before it)."""
     found: list[tuple[bytes, bytes]] = []
     cuts = request.cuts
     if cuts:

@@ -1,7 +1,7 @@
-"""What a request used, for its charge: what the engine counted, or an estimate where its answer did not end.
+"""Tokens that a request is charged: the engine's counts, or an estimate for an answer without an end.
 
-A client that leaves halfway has had its prompt read and some tokens written, which its tenant is charged for. An
-answer in one piece shows nothing until its end, so what was written by then is the time it ran over the time per token.
+A client that disconnects is charged for the prompt and the tokens generated so far. A plain answer shows nothing until
+its end, so its tokens are estimated as running time over time per token.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from services.router.request import InferenceRequest
 from services.router.upstreams.call import End
 
 PREFILL_PER_TOKEN = 0.005
-"""Reading a token of the prompt over writing one of the answer, in time: usual for a server that batches."""
+"""Time to read a prompt token over the time to generate one: typical for a server that batches."""
 
 
 class Usage(NamedTuple):
-    """Tokens, and the pace that a learned limit listens to (`pace.py`); None where none does."""
+    """Tokens, and the pace for a learned limit (`pace.py`); None where there is none."""
 
     prompt_tokens: float
     completion_tokens: float
@@ -28,7 +28,6 @@ NOTHING = Usage(0.0, 0.0, None)
 
 
 def used(request: InferenceRequest, estimator: Estimator, now: float) -> Usage:
-    """What the request has used by now."""
     if not request.dispatched_at:
         return NOTHING
     end = request.end
@@ -38,7 +37,7 @@ def used(request: InferenceRequest, estimator: Estimator, now: float) -> Usage:
 
 
 def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
-    """When the first token of a plain answer came: as the worker reports it, else by what reading and writing cost."""
+    """When a plain answer's first token came: as the worker reports it, else estimated from the token counts."""
     if end.first_token_ms:
         return min(now, request.dispatched_at + end.first_token_ms / 1000)
     reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0
@@ -47,13 +46,13 @@ def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
 
 
 def _pace_s(request: InferenceRequest, end: End, now: float) -> float | None:
-    """What the answer tells a limit that is being learned; only its own worker knows how to put it."""
+    """The pace of an answer, for a worker whose limit is learned."""
     worker = request.worker
     return worker.pace(now - request.sent_at, end.prompt_tokens, end.completion_tokens) if worker is not None else None
 
 
 def _written(request: InferenceRequest, estimator: Estimator, now: float) -> float:
-    """How much of an answer was written that never came to its end."""
+    """The generated tokens of an answer without an end, estimated."""
     token_s = estimator.token_s(0.5)
     if request.first_output_at or not token_s:
         return float(request.pieces)

@@ -1,1 +1,1 @@
-"""What happened, kept for headers, log lines, metrics, traces and the console."""
+"""Metrics, traces, snapshots, and the records of recent decisions."""

@@ -1,4 +1,4 @@
-"""The gauges, a projection of a snapshot that is taken when Prometheus asks: nothing to keep in step or to forget."""
+"""The gauges: a projection of a snapshot taken at each scrape, so nothing has to be kept in step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKER_GAUGES: tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...] = 
 
 
 class Holdings(Collector):
-    """Gauges over the dispatcher's and the fleet's state. Tenants that `labels` does not know are summed as `other`."""
+    """Gauges of the scheduler and the fleet. `label_of` maps a tenant to its label, unknown ones to `other`."""
 
     def __init__(self, dispatcher: Dispatcher, label_of: Callable[[str], str]) -> None:
         self._dispatcher = dispatcher
@@ -45,7 +45,7 @@ class Holdings(Collector):
 
 
 def _now() -> float:
-    """The loop's time; outside of a loop 0, since no gauge depends on it."""
+    """The loop's time, or 0 outside of a loop: no gauge depends on it."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -53,7 +53,7 @@ def _now() -> float:
 
 
 def _by_name(workers: Iterable[WorkerSnapshot], value: Callable[[WorkerSnapshot], float]) -> dict[str, float]:
-    """A worker that is leaving and one that has taken its name count together."""
+    """Values by worker name: a leaving worker and its successor of the same name are summed."""
     found: dict[str, float] = {}
     for worker in workers:
         found[worker.name] = found.get(worker.name, 0.0) + value(worker)

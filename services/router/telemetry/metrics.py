@@ -13,13 +13,13 @@ from services.runtime.instruments import Counter, CounterChild, Histogram, Histo
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 CUTS = ("retrieval", "context", "max_tokens")
-LEAST_PREDICTED_S = 0.001
+MIN_PREDICTED_S = 0.001
 RATIO_BUCKETS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 RETRY_REASONS = ("refused", "failed", "unreachable")
 
 
 class _OfTenant(NamedTuple):
-    """One tenant's series, kept: to look them up costs more than to count."""
+    """The cached series of one tenant: a lookup costs more than a count."""
 
     admitted: CounterChild
     degraded: CounterChild
@@ -30,7 +30,7 @@ class _OfTenant(NamedTuple):
 
 
 class Sums:
-    """What the counters come to over all tenants: nobody can add up those of ten thousand, five times a second."""
+    """The counters summed over all tenants: frames cannot add up 10,000 tenants five times a second."""
 
     __slots__ = ("admitted", "degraded", "outcomes", "served_tokens", "wasted_s")
 
@@ -43,7 +43,7 @@ class Sums:
 
 
 class RouterMetrics:
-    """What is counted as requests end. `tenant` labels come from a closed set (see tenants)."""
+    """The router's counters and histograms. `tenant` labels come from a closed set (`tenancy/tenants.py`)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sums = Sums()
@@ -108,10 +108,7 @@ class RouterMetrics:
                 self._wasted.labels(outcome)
 
     def expect(self, tenant: str) -> None:
-        """Begin a tenant's series at zero: Prometheus sees no rate in a counter that is born at forty.
-
-        In lab mode a tenant is met with its first request. What ends badly is rare, and would be born with it.
-        """
+        """Create a tenant's series at zero, since Prometheus sees no increase in a series that starts above it."""
         for outcome in Outcome:
             self._requests.labels(tenant, outcome)
             if outcome.ending is Ending.REJECTED:
@@ -121,7 +118,7 @@ class RouterMetrics:
             self._meet(tenant)
 
     def admitted(self, tenant: str, level: int) -> None:
-        """A request took its place; `level` above 0: as a smaller one than it asked to be."""
+        """A request was admitted; above level 0, degraded."""
         series = self._tenants.get(tenant) or self._meet(tenant)
         if level:
             self.sums.degraded += 1
@@ -131,14 +128,12 @@ class RouterMetrics:
             series.admitted.inc()
 
     def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
-        """A request has left the line for a worker."""
         (self._tenants.get(tenant) or self._meet(tenant)).queue_wait.observe(waited_s)
         self._predicted.observe(predicted_s)
-        if predicted_s >= LEAST_PREDICTED_S:
+        if predicted_s >= MIN_PREDICTED_S:
             self._prediction_ratio.observe(waited_s / predicted_s)
 
     def refused(self, tenant: str, outcome: Outcome) -> None:
-        """A request was turned away at the door."""
         key = (tenant, outcome)
         child = self._refusals.get(key)
         if child is None:
@@ -146,7 +141,7 @@ class RouterMetrics:
         child.inc()
 
     def ended(self, tenant: str, outcome: Outcome, seconds: float) -> None:
-        """A request ended, however it did: exactly once for each."""
+        """A request ended. Called exactly once per request."""
         series = self._tenants.get(tenant) or self._meet(tenant)
         count, spread = series.ends.get(outcome) or self._first_end(tenant, outcome, series)
         count.inc()
@@ -154,30 +149,26 @@ class RouterMetrics:
         self.sums.outcomes[outcome] += 1
 
     def served(self, tenant: str, cost_tokens: float) -> None:
-        """What a served request cost."""
         self.sums.served_tokens += cost_tokens
         (self._tenants.get(tenant) or self._meet(tenant)).served_cost.inc(cost_tokens)
 
     def first_token(self, tenant: str, seconds: float) -> None:
-        """The first output of a streamed answer."""
         (self._tenants.get(tenant) or self._meet(tenant)).first_token.observe(seconds)
 
     def degraded(self, reasons: Iterable[str]) -> None:
-        """Something was cut from an answer."""
+        """Something was cut from an answer, once per reason."""
         for reason in reasons:
             self._degradation.labels(reason).inc()
 
     def retry(self, reason: str) -> None:
-        """A second attempt begins."""
         self._retries.labels(reason).inc()
 
     def wasted(self, outcome: Outcome, seconds: float) -> None:
-        """A worker's place was held for nothing."""
+        """A worker's slot was held without a served answer."""
         self.sums.wasted_s += seconds
         self._wasted.labels(outcome).inc(seconds)
 
     def retrieved(self, source: str, seconds: float) -> None:
-        """Retrieval answered, or did not."""
         self._retrieval.labels(source).observe(seconds)
 
     def _meet(self, tenant: str) -> _OfTenant:

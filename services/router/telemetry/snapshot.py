@@ -1,10 +1,7 @@
-"""What the router is doing at one moment, as immutable values. Every view is a projection of one such snapshot.
+"""The router at one moment, as immutable values.
 
-    operating/state.py     the JSON of /admin/state
-    console/feed.py        the console's frame
-    observing/holdings.py  the gauges
-
-`take` is bounded by what its caller asks for: tenants one by one, workers, requests. The rest is counted.
+/admin/state (`operating/state.py`), the console's frame (`console/feed.py`) and the gauges (`holdings.py`) are
+projections of it. `take` is bounded by its arguments: single tenants, workers and requests. The rest is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from typing import NamedTuple, cast
 
 from services.core.account import TenantAccount
 from services.core.request import Request
-from services.core.schedulable import RingPosition as RingTurn
+from services.core.schedulable import RingPosition
 from services.core.snapshot import SchedulerSnapshot, in_service_order, of_deadline
 from services.core.snapshot import take as take_of_scheduler
 from services.router.deciding.dispatcher import Dispatcher
@@ -23,11 +20,11 @@ from services.router.request import InferenceRequest
 from services.router.workers.worker import Worker
 
 LOOKED_AT = 512
-"""Requests that wait, and requests that run, among which tenants without anything to start are looked for."""
+"""How many queued and running requests are searched for tenants that have nothing to start."""
 
 
 class RequestSnapshot(NamedTuple):
-    """A request that waits or runs. Times are seconds."""
+    """A queued or running request. Times are in seconds."""
 
     id: str
     tenant: str
@@ -48,15 +45,13 @@ class RequestSnapshot(NamedTuple):
 
 
 class LimitSnapshot(NamedTuple):
-    """A concurrency limit that is learned."""
+    """A learned concurrency limit."""
 
     now: int
     baseline_s: float
 
 
 class WorkerSnapshot(NamedTuple):
-    """A worker, and the first of the requests that it holds."""
-
     name: str
     kind: str
     models: tuple[str, ...]
@@ -81,22 +76,20 @@ class WorkerSnapshot(NamedTuple):
 
 
 class RouterSnapshot(NamedTuple):
-    """Everything, as of `now`."""
-
     now: float
     inflight: int
     inflight_cap: int
     scheduler: SchedulerSnapshot
     workers: tuple[WorkerSnapshot, ...]
     other_workers: int
-    """Beside those that were asked for."""
+    """Workers that `workers` leaves out."""
     waiting: tuple[RequestSnapshot, ...]
 
 
 def take(
     now: float,
     dispatcher: Dispatcher,
-    tenants: Mapping[TenantAccount, RingTurn],
+    tenants: Mapping[TenantAccount, RingPosition],
     *,
     heads: int = 0,
     full: bool = False,
@@ -105,10 +98,10 @@ def take(
     running_of_one: int | None = None,
     waiting: int = 0,
 ) -> RouterSnapshot:
-    """The snapshot.
+    """Take the snapshot.
 
-    `tenants`, `heads` and `full` are those of the scheduler's. `workers`: at most so many (None: all), with at most
-    `running` requests in all and `running_of_one` of each. `waiting`: at most so many requests of the queue.
+    `tenants`, `heads` and `full` are passed to the scheduler's snapshot. `workers`: at most so many (None: all), with
+    at most `running` requests in all and `running_of_one` each. `waiting`: at most so many queued requests.
     """
     fleet, cap = dispatcher.fleet, dispatcher.cap
     found: list[WorkerSnapshot] = []
@@ -123,18 +116,18 @@ def take(
         take_of_scheduler(dispatcher.scheduler, now, tenants, heads=heads, full=full),
         tuple(found),
         len(fleet.workers) + len(fleet.leaving) - len(found),
-        tuple([_request(now, turn) for turn in islice(dispatcher.waiting, waiting)]),
+        tuple([_request(now, request) for request in islice(dispatcher.waiting, waiting)]),
     )
 
 
-def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingTurn]:
-    """The tenants whose requests start next; then those with nothing to start now, as far as there is room."""
+def tenants_in_service_order(dispatcher: Dispatcher, limit: int) -> dict[TenantAccount, RingPosition]:
+    """Tenants in the order in which their requests start; then, up to `limit`, those with nothing to start now."""
 
     def busy() -> Iterable[Request]:
         held = (request for worker in dispatcher.fleet.workers for request in worker.held)
         return chain(islice(dispatcher.waiting, LOOKED_AT), islice(held, LOOKED_AT))
 
-    return in_service_order(dispatcher.scheduler, most, busy)
+    return in_service_order(dispatcher.scheduler, limit, busy)
 
 
 def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnapshot:
@@ -164,21 +157,21 @@ def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnap
     )
 
 
-def _request(now: float, turn: InferenceRequest) -> RequestSnapshot:
+def _request(now: float, request: InferenceRequest) -> RequestSnapshot:
     return RequestSnapshot(
-        str(turn.id),
-        turn.tenant,
-        of_deadline(now, turn),
-        turn.model,
-        turn.level,
-        turn.stage.value,
-        turn.ready,
-        None if turn.worker is None else turn.worker.name,
-        now - turn.arrived_at,
-        (turn.started_at or now) - turn.queued_at,
-        turn.predicted_wait_s,
-        turn.deadline - now,
-        turn.charge_tokens,
-        turn.granted_tokens,
-        turn.retried,
+        str(request.id),
+        request.tenant,
+        of_deadline(now, request),
+        request.model,
+        request.level,
+        request.stage.value,
+        request.ready,
+        None if request.worker is None else request.worker.name,
+        now - request.arrived_at,
+        (request.started_at or now) - request.queued_at,
+        request.predicted_wait_s,
+        request.deadline - now,
+        request.charge_tokens,
+        request.granted_tokens,
+        request.retried,
     )

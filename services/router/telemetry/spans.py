@@ -1,16 +1,8 @@
-"""A request's steps, as its trace tells them: what took which part of its time. Only called for requests in a trace.
+"""The spans of a request, called only for requests with a trace (docs/operations/observability.md lists them).
 
-    POST /v1/chat/completions     server     from arrival to the end; outcome, tenant, level
-      admission                   internal   the decision at the door, with the wait that it predicted
-      retrieval                   client     passages, while it waits; retrieval's own span is below it
-      queue                       internal   its place in line, from the door to its start
-      chat MODEL                  client     one for each try at a worker; the worker's own span is below it
-      stream                      internal   from the first output to the last
-
-Times are those that the request has anyway; only what calls another service is written down when it begins,
-since the callee must be told which span it is below. A try is named as OpenTelemetry's conventions for generative AI
-name a call of a model, and carries its tokens; nothing above it does, so that who adds up tokens counts them once.
-Prompts, passages and answers are never attributes.
+Times come from the request's record; only a call of another service writes its span at the start, since the callee
+needs its id. An attempt follows OpenTelemetry's conventions for generative AI and carries its tokens; no other span
+does, so that sums count them once. Prompts, passages and answers are never attributes.
 """
 
 from __future__ import annotations
@@ -25,11 +17,10 @@ from services.runtime.errors import Refused
 from services.runtime.tracing import FAILURES, Attribute, Headers, Span, Trace
 
 OPERATIONS = {Format.CHAT: "chat", Format.COMPLETIONS: "text_completion", Format.ASK: "chat"}
-PROVIDERS = {"openai": "openai"}  # whose form of telemetry a kind of worker has; else Weir's own
+PROVIDERS = {"openai": "openai"}  # the provider name of a kind of worker; others are "weir"
 
 
 def admission(trace: Trace, request: InferenceRequest, refusal: Refused | None, now: float) -> None:
-    """It was let in, or turned away at the door."""
     if not trace.recording:
         return
     decision = ("degrade" if request.level else "admit") if refusal is None else str(refusal.outcome)
@@ -45,7 +36,7 @@ def admission(trace: Trace, request: InferenceRequest, refusal: Refused | None, 
 
 
 def calling(trace: Trace | None, name: str, now: float) -> tuple[Headers, Span | None]:
-    """What a call to another service carries, and its span where one is written."""
+    """The headers for a call to another service, and its span if the trace is recorded."""
     if trace is None:
         return (), None
     span = trace.step(name, now, kind="client") if trace.recording else None
@@ -53,7 +44,6 @@ def calling(trace: Trace | None, name: str, now: float) -> tuple[Headers, Span |
 
 
 def found(span: Span, passages: Found, now: float) -> None:
-    """Retrieval answered, or its budget ran out."""
     span.ended_at = now
     span.attributes = {"weir.source": passages.source, "weir.passages": len(passages.passages)}
     if passages.reason is not None:
@@ -61,7 +51,7 @@ def found(span: Span, passages: Found, now: float) -> None:
 
 
 def attempt(request: InferenceRequest, now: float) -> Headers:
-    """One try at a worker begins."""
+    """Begin the span of an attempt; returns its headers."""
     operation = OPERATIONS[request.parsed.format]
     headers, span = calling(request.trace, f"{operation} {request.model}", now)
     worker = request.worker
@@ -87,7 +77,7 @@ def attempt(request: InferenceRequest, now: float) -> Headers:
 
 
 def failed(trace: Trace, why: str, now: float) -> None:
-    """That try came to nothing, and there may be another."""
+    """End the span of a failed attempt; there may be another."""
     span = _under_way(trace)
     if span is not None:
         span.ended_at, span.error = now, why
@@ -95,7 +85,7 @@ def failed(trace: Trace, why: str, now: float) -> None:
 
 
 def settled(trace: Trace, request: InferenceRequest, outcome: Outcome, now: float) -> None:
-    """The request has ended: what is left to say, from its record."""
+    """Write the remaining spans when the request has ended."""
     if not trace.recording:
         return
     trace.attributes["weir.deadline_ms"] = round(request.deadline_ms, 3)
@@ -129,5 +119,5 @@ def _ended(span: Span, request: InferenceRequest, outcome: Outcome, now: float) 
 
 
 def _under_way(trace: Trace) -> Span | None:
-    """The call that has not ended."""
+    """The newest call that has not ended."""
     return next((span for span in reversed(trace.spans) if span.kind == "client" and not span.ended_at), None)

@@ -1,1 +1,1 @@
-"""Who is asking, and what each may use."""
+"""Tenants: identification, keys, rates, and the tenants file."""

@@ -1,13 +1,9 @@
-"""Whom an address lets in, and what that forbids.
+"""Where lab mode and the example keys are allowed: on this machine only (docs/operations/tenants.md).
 
-Two things are safe only where nobody gains by lying: lab mode, which believes the name that a client gives, and the
-example keys, which everybody has read. Both are for this machine alone, or for a network that only this machine
-reaches. In a container HOST says nothing, since every container listens on all of its addresses: there the address at
-which the port is published counts (PUBLISHED_ADDRESS, which compose sets from ROUTER_ADDRESS). For any other network a
-person says it: LAB_NETWORK=true. Anywhere else the router does not start.
-
-The router sees what it is told, not what is so: a port that an override file publishes, or a proxy on this machine
-that passes requests on to loopback, makes lab mode public.
+In a container HOST means nothing, since containers listen on all of their addresses; there PUBLISHED_ADDRESS counts,
+which compose sets from ROUTER_ADDRESS. LAB_NETWORK=true allows another network that only this machine reaches. The
+check knows only these settings: a port published by an override file, or a proxy on this machine that forwards to
+loopback, makes lab mode public.
 """
 
 from __future__ import annotations
@@ -32,24 +28,24 @@ class Lab(NamedTuple):
 
     @property
     def reached(self) -> str:
-        """The setting and the address at which clients reach the router."""
+        """The setting, with its value, by which clients reach the router."""
         published = self.published_address
         return f"PUBLISHED_ADDRESS={published}" if published else f"HOST={self.host}"
 
     @property
     def is_safe(self) -> bool:
-        """Whether lab mode and example keys may be used here."""
+        """Whether lab mode and example keys are allowed here."""
         return self.network or is_loopback(self.published_address or self.host)
 
     @property
     def ways(self) -> str:
-        """What else may be done."""
+        """The other remedies, for a message."""
         kept = "ROUTER_ADDRESS=127.0.0.1" if self.published_address else "HOST=127.0.0.1"
         return f"or {kept}, or LAB_NETWORK=true where nobody but this machine reaches the port"
 
 
 def fault(lab: Lab, file: TenantsFile | None) -> str | None:
-    """Why the router must not start like this, and what to do; None where it may."""
+    """Why the router must not start like this, with the remedies; None if it may."""
     if lab.is_safe:
         return None
     if file is None:

@@ -1,4 +1,4 @@
-"""A large body is read only from a client whose key is known."""
+"""Reads a large body only from a client with a known key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from services.runtime.http import Exchange, HeadCheck
 
 
 def key_before_body(tenants: FileTenants) -> HeadCheck:
-    """A head check that refuses a body above 16 KiB, or one in chunks, without a known key: 401, and not read.
+    """A check of the head: without a known key, a body above 16 KiB or in chunks is answered 401 without being read.
 
-    A request with a smaller body goes the ordinary way: its 401 is counted with the other requests, and its connection
-    stays open.
+    A smaller body takes the usual way: its 401 is counted as a request, and its connection stays open.
     """
 
     def check(exchange: Exchange, body_bytes: int) -> WeirError | None:

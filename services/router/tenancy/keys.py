@@ -1,10 +1,9 @@
-"""Whose key is it? A secret names its tenant, and is written down nowhere (`runtime/apikey.py`).
+"""Maps a secret key to its tenant. Only digests are stored (`runtime/apikey.py`).
 
-**Looking up by hash leaks nothing.** Comparing keys byte by byte tells by its time how much of a guess was right. Here
-a dictionary is asked for the hash of the guess. Its time may depend on the hash, but a guesser does not choose hashes:
-to have the first n bits right costs 2^n tries, and having them all would still mean a second preimage, not the key.
-What is found is compared once more, whole, in constant time (`hmac.compare_digest`, on bytes: on text it fails for
-anything but ASCII). A wrong key costs what a right one does, one hash and one comparison, and leaves nothing behind.
+The lookup leaks nothing by its time: it depends on the guess's hash, and a guesser cannot choose hashes; the first n
+bits cost 2^n tries, and all of them would still need a second preimage. The result is compared once more in constant
+time (`hmac.compare_digest`, on bytes, since on text it fails for anything but ASCII). A wrong key costs as much as a
+right one, one hash and one comparison, and leaves no state.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from services.runtime.apikey import digest
 LONGEST_KEY_BYTES = 256
 
 EXAMPLE_KEYS = ("weir_example_demo", "weir_example_acme", "weir_example_nightly")
-"""Those of tenants.example.yaml. Everybody can read them, so only a lab may have them."""
+"""The public keys of tenants.example.yaml, for labs only."""
 
 _BEARER = re.compile(rb"bearer[ \t]+([^ \t]+)", re.IGNORECASE)
 _NO_DIGEST = bytes(len(digest(b"")))
 
 
 def bearer(authorization: bytes | None) -> bytes | None:
-    """The key in `Authorization: Bearer KEY`; None where there is none, or one longer than any key."""
+    """The key in `Authorization: Bearer KEY`; None if it is missing or longer than LONGEST_KEY_BYTES."""
     if authorization is None:
         return None
     match = _BEARER.fullmatch(authorization.strip())
@@ -33,15 +32,12 @@ def bearer(authorization: bytes | None) -> bytes | None:
 
 
 class KeyRing:
-    """Digests of keys, and the tenants they belong to."""
-
     __slots__ = ("_owners",)
 
     def __init__(self, owners: Mapping[bytes, str]) -> None:
         self._owners = {kept: (kept, tenant) for kept, tenant in owners.items()}
 
     def owner(self, key: bytes) -> str | None:
-        """The tenant whose key this is."""
         shown = digest(key)
         kept, tenant = self._owners.get(shown, (_NO_DIGEST, None))
         return tenant if hmac.compare_digest(kept, shown) else None

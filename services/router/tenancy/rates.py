@@ -1,24 +1,16 @@
-"""A tenant's rate: so many requests, and so many tokens, each second.
+"""A tenant's rate limit: requests and tokens per second, a fixed maximum even without other tenants.
 
-Fair shares (the scheduler) divide what there is; a rate is a contract, and holds when nobody else is there. Two
-buckets, and a request takes from both or from neither:
+A request takes 1 from the bucket of requests and its estimated tokens from the bucket of tokens, or nothing from
+either; the tokens are settled at the end. Both hold one second's worth, and at least one request (one token).
 
-    requests    1 a request
-    tokens      estimated at the door, settled at the end with what was used
-
-Both hold one second's worth, and at least one request (one token): the burst that a client sends in step with our
-clock is the rate itself. What does not fit is not lost: it is told in how many seconds it would.
-
-**A request larger than the burst** is let in when the bucket is full, and leaves a debt that the rate pays off before
-the next is let in. The alternative, to refuse it for ever, turns a rate into a limit on size, and the sizes are only
-guessed here. So a wait is always finite, and a hint is always possible. For the same reason an answer that came out
-longer than it was guessed is charged in full, as debt. Bound, for charges as they were estimated: over any t seconds
-what is taken, less what was given back, is at most
+A request larger than the burst is admitted when the bucket is full and leaves a debt; otherwise a rate would limit
+sizes, which are only estimated here. So every wait is finite. Bound, for charges as estimated: over any t seconds, what
+is taken less what is given back is at most
 
     max(burst, the last request taken) + rate * t
 
-Settling is exact: as long as the bucket was not full again in between, it stands afterwards as if the actual use had
-been taken in the first place. If it was, nothing is banked, and an excess is charged from full.
+Settling is exact: unless the bucket was full in between, it is then as if the actual use had been taken at first. If it
+was full, nothing is banked, and an excess is charged from full.
 """
 
 from __future__ import annotations
@@ -30,11 +22,11 @@ from services.core.bucket import Bucket
 from services.core.reservations import SHARE, RetryReservations
 
 _ROUNDING_S = 1e-6
-"""So early a request may be: times are floats, and who waits as long as it was told must not be sent away again."""
+"""Tolerance for early requests: times are floats, and a client that waits as long as hinted must be admitted."""
 
 
 class Debtor(Bucket):
-    """A bucket that may go below empty: `n` above the burst needs a full bucket, and a charge needs nothing."""
+    """A bucket that may go below empty: taking more than the burst needs a full bucket, and `charge` needs nothing."""
 
     __slots__ = ()
 
@@ -42,15 +34,15 @@ class Debtor(Bucket):
         super().__init__(rate_per_s, burst=max(1.0, rate_per_s))
 
     def wait_s(self, now: float, n: float = 1.0) -> float:
-        """Seconds until `n` would be let in if nobody else came: for all it holds, until it is full."""
+        """Seconds until `n` fits if nothing else is taken; until the bucket is full for `n` above the burst."""
         return max(0.0, self._full_at - now - max(0.0, self.burst - n) / self.rate_per_s)
 
     def charge(self, now: float, n: float) -> None:
-        """Take `n`, whether it is there or not."""
+        """Take `n`, even into debt."""
         self._full_at = max(self._full_at, now) + n / self.rate_per_s
 
     def settle(self, now: float, estimated: float, actual: float) -> None:
-        """Charge what was used beyond the estimate, or give back what was not."""
+        """Charge the use beyond the estimate, or give back the rest."""
         if actual > estimated:
             self.charge(now, actual - estimated)
         else:
@@ -58,7 +50,7 @@ class Debtor(Bucket):
 
 
 class Rate:
-    """The rate of one tenant. None: that unit has no limit."""
+    """The rate of one tenant. None: no limit of that unit."""
 
     __slots__ = ("_appointments", "requests", "tokens")
 
@@ -68,7 +60,7 @@ class Rate:
         self._appointments = RetryReservations()
 
     def try_take(self, now: float, tokens: float) -> float | None:
-        """Take one request and its tokens: None. Or take nothing, and say in how many seconds it could."""
+        """Take one request and its tokens (None), or take nothing and return the wait in seconds."""
         of_requests, of_tokens = self.requests, self.tokens
         wait_s = 0.0 if of_requests is None else of_requests.wait_s(now)
         if of_tokens is not None:
@@ -83,22 +75,19 @@ class Rate:
         return None
 
     def give_back(self, now: float, tokens: float) -> None:
-        """It was refused later: as if it had not come."""
+        """Undo `try_take` for a request that was rejected later."""
         if self.requests is not None:
             self.requests.give_back(now, 1.0)
         if self.tokens is not None:
             self.tokens.give_back(now, tokens)
 
     def settle(self, now: float, estimated: float, actual: float) -> None:
-        """It ended, having used so many tokens."""
+        """Settle the tokens of a request that has ended."""
         if self.tokens is not None:
             self.tokens.settle(now, estimated, actual)
 
     def hint_s(self, now: float, wait_s: float, tokens: float, random: Callable[[], float]) -> float:
-        """When to come back, after `try_take` said `wait_s`: by reservation, so that the refused do not come together.
-
-        The book is kept in seconds of this rate, so that one book serves both units.
-        """
+        """The retry hint after `try_take` returned `wait_s`: a reservation, in seconds of this rate for both units."""
         work_s = 0.0 if self.requests is None else 1.0 / self.requests.rate_per_s
         if self.tokens is not None:
             work_s = max(work_s, tokens / self.tokens.rate_per_s)

@@ -1,14 +1,8 @@
-"""Who is asking. Everything that a tenant is and may, in one record; two ways to find it.
+"""Identifies a request's tenant: by its key (`FileTenants`), or in lab mode by the name it gives (`LabTenants`).
 
-    FileTenants   from the key in `Authorization: Bearer KEY`, and from nothing else. What a header or a body says
-                  about a tenant is not believed, not even in part.
-    LabTenants    from the name that the client gives: X-Tenant, or the body's `tenant`. For a network in which nobody
-                  gains by lying (`exposure.py`). Keys are accepted and ignored.
-
-A tenant is state, and a metric label, so the set is closed in both: by the file, and in the lab by `max_names`, after
-which all others share `other`. An invented identity costs nothing and gains nothing, a hundred thousand of them too.
-
-Records are never changed, only replaced: what a request holds stays as it was at the door, through every reload.
+A tenant is state and a metric label, so the set is closed: by the file, and in lab mode by `max_names`, after which all
+others share `other`. So invented names cost nothing, however many there are. Records are replaced, never changed: a
+request keeps the record of its admission through every reload.
 """
 
 from __future__ import annotations
@@ -36,30 +30,29 @@ ReadHeader = Callable[[bytes], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant, as the router knows it. `id` is its name in the core, in metrics and in cache keys."""
+    """One tenant. `id` is its name in the core, in metrics and in cache keys."""
 
     id: str
     class_name: str = DEFAULT_CLASS
     slo_ms: float | None = None
-    """Its deadline where a request names none; None: DEFAULT_SLO_MS."""
+    """The deadline of requests that name none, and the longest that they may name; None: the settings."""
     degrade: bool = False
-    """Whether its answers may be cut under load."""
+    """Whether its answers may be degraded under load."""
     models: frozenset[str] | None = None
-    """Which it may use; None: all."""
+    """The models that it may use; None: all."""
     rate: Rate | None = None
     paused: bool = False
-    """Held back by an operator."""
+    """Paused by an operator."""
     quota: tuple[tuple[bytes, bytes], ...] = ()
-    """What it may keep of documents, as headers for retrieval, which counts them."""
+    """Its quota of documents, as headers for retrieval, which enforces it."""
 
     def allows(self, model: str) -> bool:
-        """Whether it may use this model."""
         return self.models is None or model in self.models
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What another file came to: who is new, gone or different."""
+    """The tenants that a reload added, removed or changed."""
 
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
@@ -67,41 +60,39 @@ class Reload:
 
 
 class Tenants:
-    """Those who are known by name. How a request finds its own is left to the two below."""
+    """The known tenants by name. The subclasses identify a request's tenant."""
 
     def __init__(self, known: dict[str, Tenant]) -> None:
         self._known = known
 
     def identify(self, header: ReadHeader, named: str | None) -> Tenant:
-        """Whose request this is, by its headers and the name in its body."""
+        """The tenant of a request, by its headers and the name in its body. Raises BadInput or Unauthorized."""
         return self.by_header(header) or self.by_body(named)
 
     def by_header(self, header: ReadHeader) -> Tenant | None:
-        """Whose request this is, before its body is looked at. None: only the body can tell."""
+        """The tenant by the headers alone; None: the body decides."""
         raise NotImplementedError
 
     def by_body(self, named: str | None) -> Tenant:
-        """Whose request it is that its headers do not tell."""
+        """The tenant by the body's name, for a request whose headers do not decide."""
         raise NotImplementedError
 
     def specs(self) -> list[TenantSpec]:
-        """What the scheduler has to know of each tenant. Whoever is not among them is a `stranger`."""
+        """The scheduler's specs of the configured tenants. Others get the spec `stranger`."""
         return []
 
     def classes(self) -> tuple[ClassSpec, ...]:
-        """The classes there are."""
         return (ClassSpec(DEFAULT_CLASS),)
 
     def ids(self) -> list[str]:
-        """All names that a metric may carry from now on, `other` aside."""
+        """The tenant names of metrics, except `other`."""
         return [id for id in self._known if id != OTHER]
 
     def get(self, id: str) -> Tenant | None:
-        """One of them, by name, for the operator."""
         return self._known.get(id)
 
     def pause(self, id: str, paused: bool = True) -> bool:
-        """Hold a tenant back from its next request on. False when nobody is known by this name."""
+        """Pause or resume a tenant, from its next request on. False if the name is unknown."""
         tenant = self._known.get(id)
         if tenant is None:
             return False
@@ -114,7 +105,7 @@ class Tenants:
 
 
 class LabTenants(Tenants):
-    """Tenants by their word alone. Besides `other`, the first `max_names` that appear are kept apart."""
+    """Tenants by name, without a check. Besides `other`, the first `max_names` names are kept apart."""
 
     def __init__(self, max_names: int, tenant_rps: float = 0.0) -> None:
         self._max_names = max_names
@@ -122,9 +113,9 @@ class LabTenants(Tenants):
         super().__init__({name: self._new(name) for name in (OTHER, DEMO)})
 
     def by_header(self, header: ReadHeader) -> Tenant | None:
-        """The tenant of `X-Tenant`. Raises BadInput."""
-        said = header(b"x-tenant")
-        return None if said is None else self._by_name(said.decode("latin-1"), "X-Tenant")
+        """The tenant of `X-Tenant`, if there is one. Raises BadInput."""
+        name = header(b"x-tenant")
+        return None if name is None else self._by_name(name.decode("latin-1"), "X-Tenant")
 
     def by_body(self, named: str | None) -> Tenant:
         """The tenant that the body names, else demo. Raises BadInput."""
@@ -147,7 +138,7 @@ class LabTenants(Tenants):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A file, judged and worked up beside the one before it: all that takes long. It holds once it is adopted."""
+    """A validated file, fully prepared in a thread. It takes effect when it is adopted."""
 
     file: TenantsFile
     tenants: dict[str, Tenant]
@@ -155,15 +146,12 @@ class Reading:
     classes: tuple[ClassSpec, ...]
     ring: KeyRing
     same: frozenset[str]
-    """Who stands in both files with the same words."""
+    """Tenants with equal entries in both files."""
     same_rate: frozenset[str]
 
 
 class FileTenants(Tenants):
-    """Tenants of TENANTS_FILE, by their keys. Raises tenantsfile.Faulty.
-
-    `queue_requests` and `queue_bytes` may wait for each of them; the file may say otherwise of the first.
-    """
+    """Tenants of TENANTS_FILE, by key. `queue_requests`: where the file names none. Raises tenantsfile.Faulty."""
 
     def __init__(
         self, path: Path, queue_requests: int = 64, max_slo_ms: float = inf, *, queue_bytes: float = inf
@@ -175,7 +163,7 @@ class FileTenants(Tenants):
         super().__init__(dict(self._reading.tenants))
 
     def by_header(self, header: ReadHeader) -> Tenant:
-        """The tenant whose key this is. Raises Unauthorized."""
+        """The tenant of the request's key. Raises Unauthorized."""
         key = bearer(header(b"authorization"))
         if key is None:
             raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`")
@@ -189,15 +177,14 @@ class FileTenants(Tenants):
         return self._reading.specs
 
     def classes(self) -> tuple[ClassSpec, ...]:
-        """The classes of the file, in its order."""
         return self._reading.classes
 
     def read(self) -> Reading:
-        """Read and judge the file. It changes nothing here, so it may run in a thread. Raises tenantsfile.Faulty."""
+        """Read and validate the file. It changes nothing here, so it may run in a thread. Raises tenantsfile.Faulty."""
         return self._worked_up(self._reading)
 
     def adopt(self, reading: Reading) -> Reload:
-        """Go by this from now on. Who stays keeps its pause, and its rate's fill unless that changed."""
+        """Put a reading into force. Remaining tenants keep their pause, and the fill of an unchanged rate."""
         before, after = self._known, reading.tenants
         self._reading = reading
         self._known = {

@@ -1,23 +1,11 @@
-"""TENANTS_FILE: who may come, how they are known, and what each may use. Read whole, judged whole.
+"""TENANTS_FILE: tenants, their keys, and what each may use. docs/operations/tenants.md lists the fields.
 
     classes: [{name: interactive, weight: 8}, {name: batch, weight: 1, floor: 0.05}]
-    tenants:
-      - id: acme
-        keys: ["sha256:<hex of the key>"]                       # one, or two while a key is being replaced
-        weight: 2                                               # among the tenants of its class; 1
-        class: interactive                                      # see below
-        slo_ms: 2000                                            # its deadline where a request names none
-        rate: {requests_per_s: 50, tokens_per_s: 20000}         # either or both; without: no limit
-        queue: {requests: 64, cost_tokens: 200000}              # what may wait; TENANT_QUEUE_SIZE, no limit
-        documents: {count: 1000, bytes: 50000000}               # what it may keep; retrieval's settings
-        degrade: true                                           # whether answers may be cut under load; false
-        models: ["*"]                                           # which it may use; all
+    tenants: [{id: acme, keys: ["sha256:<hex of the key>"], class: interactive, rate: {requests_per_s: 50}}]
 
-Only `id` and `keys` are required. Without a `classes` section there is one class, `default`; a tenant that names none
-is of the class `default`, or of the first one where there is no such class.
-
-Every fault is reported at once, with its place and what to do; nothing is guessed, and an unknown word is a fault,
-since a misspelt limit would be no limit. What stands in `keys` is never repeated: it might be a key after all.
+Without `classes` there is one class, `default`. A tenant without a class is in `default`, or in the first class if
+there is none of this name. Every fault is reported at once, with its place and remedy. An unknown name is a fault,
+since a misspelt limit would be no limit. Messages never quote `keys`, since they might hold a key.
 """
 
 from __future__ import annotations
@@ -35,12 +23,12 @@ from services.router.tenancy.keys import EXAMPLE_KEYS
 from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime import apikey
 
-MOST_TENANTS = 10_000
-MOST_CLASSES = 16
-MOST_KEYS = 2
+MAX_TENANTS = 10_000
+MAX_CLASSES = 16
+MAX_KEYS = 2
 DEFAULT_CLASS = "default"
 RESERVED = ("other",)
-"""Where names that nobody configured are counted, in metrics and logs."""
+"""Tenant names of metrics and logs, for names that are not configured."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -55,7 +43,7 @@ E = TypeVar("E", bound=_Section)
 
 
 class ClassEntry(_Section):
-    """A class of tenants: its weight among classes, and the least share of the work it may fall to."""
+    """A class of tenants: its weight among classes, and its minimum share of the work."""
 
     name: Name
     weight: Weight = 1.0
@@ -63,7 +51,7 @@ class ClassEntry(_Section):
 
 
 class RateEntry(_Section):
-    """At most so much each second; one second's worth may come at once."""
+    """A rate limit per second, with one second's worth of burst."""
 
     requests_per_s: Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)] | None = None
     tokens_per_s: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = None
@@ -76,24 +64,20 @@ class RateEntry(_Section):
 
 
 class QueueEntry(_Section):
-    """What may wait: so many requests, of so much work in all."""
-
     requests: Annotated[int, Field(ge=1, le=100_000)] | None = None
     cost_tokens: Positive | None = None
 
 
 class DocumentsEntry(_Section):
-    """How many documents it may keep, and how many bytes of their text. 0 for none."""
+    """The quota: documents, and bytes of their text. 0 for none."""
 
     count: Annotated[int, Field(ge=0, le=MAX_QUOTA)] | None = None
     bytes: Annotated[int, Field(ge=0, le=MAX_QUOTA)] | None = None
 
 
 class TenantEntry(_Section):
-    """One tenant, as it is written."""
-
     id: Name
-    keys: list[str] = Field(min_length=1, max_length=MOST_KEYS)
+    keys: list[str] = Field(min_length=1, max_length=MAX_KEYS)
     weight: Weight = 1.0
     class_name: Name | None = Field(None, alias="class")
     slo_ms: Positive | None = None
@@ -122,7 +106,7 @@ class TenantEntry(_Section):
 
     @property
     def allowed_models(self) -> frozenset[str] | None:
-        """None: all of them."""
+        """The models; None: all of them."""
         return None if "*" in self.models else frozenset(self.models)
 
     @property
@@ -131,29 +115,26 @@ class TenantEntry(_Section):
 
 
 class TenantsFile(_Section):
-    """The whole file, without a fault."""
-
     classes: tuple[ClassEntry, ...]
     tenants: tuple[TenantEntry, ...]
 
     def class_of(self, tenant: TenantEntry) -> str:
-        """The class that a tenant is of."""
         return tenant.class_name or default_class([entry.name for entry in self.classes])
 
     @property
     def owners(self) -> dict[bytes, str]:
-        """Whose each key is."""
+        """Digest of a key -> tenant."""
         return {digest: tenant.id for tenant in self.tenants for digest in tenant.digests}
 
     @property
     def with_example_keys(self) -> list[str]:
-        """Tenants whom everybody can pose as, who has read tenants.example.yaml."""
+        """Tenants whose keys are the public ones of tenants.example.yaml."""
         examples = {apikey.digest(key.encode("ascii")) for key in EXAMPLE_KEYS}
         return [tenant.id for tenant in self.tenants if examples.intersection(tenant.digests)]
 
 
 class Faulty(ValueError):
-    """The file cannot be used; `faults` says all that is wrong, a line each."""
+    """The file cannot be used. `faults` lists every fault, one line each."""
 
     def __init__(self, path: Path, faults: Sequence[str]) -> None:
         super().__init__(f"TENANTS_FILE {path}:\n" + "\n".join(f"  {fault}" for fault in faults))
@@ -161,12 +142,12 @@ class Faulty(ValueError):
 
 
 def default_class(names: Sequence[str]) -> str:
-    """The class of those who name none."""
+    """The class of tenants that name none."""
     return DEFAULT_CLASS if DEFAULT_CLASS in names else names[0]
 
 
 def read(path: Path, max_slo_ms: float = inf) -> TenantsFile:
-    """The file at `path`. Raises Faulty with every fault. Many tenants take a while: call it off the loop."""
+    """The file at `path`. Raises Faulty with every fault. Slow for many tenants: call it outside of the event loop."""
     try:
         content = read_yaml(path)
     except Unreadable as error:
@@ -186,11 +167,11 @@ def read(path: Path, max_slo_ms: float = inf) -> TenantsFile:
     return TenantsFile(classes=tuple(classes.values()), tenants=tuple(tenants.values()))
 
 
-_SECTIONS = {"classes": MOST_CLASSES, "tenants": MOST_TENANTS}
+_SECTIONS = {"classes": MAX_CLASSES, "tenants": MAX_TENANTS}
 
 
 def _section(name: str, entries: Any, faults: list[str]) -> list[Any]:
-    """The entries of a section; none where it is misshapen."""
+    """The entries of a section; none if it is malformed."""
     if not isinstance(entries, list) or not entries:
         faults.append(f"{name}: a list of at least one was expected")
         return []
@@ -201,14 +182,14 @@ def _section(name: str, entries: Any, faults: list[str]) -> list[Any]:
 
 
 def _entries(kind: type[E], section: str, entries: list[Any], faults: list[str]) -> dict[str, E]:
-    """Those without a fault of their own, by their place in the file."""
+    """The entries without a fault of their own, by their place in the file."""
     sound: dict[str, E] = {}
     for number, entry in enumerate(entries):
         place = _place(section, number, entry)
         try:
             sound[place] = kind.model_validate(entry)
         except ValidationError as error:
-            faults += [f"{place}{_said(fault)}" for fault in error.errors(include_url=False)]
+            faults += [f"{place}{_message(fault)}" for fault in error.errors(include_url=False)]
     return sound
 
 
@@ -219,11 +200,11 @@ def _place(section: str, number: int, entry: Any) -> str:
 
 
 def _word(text: str) -> str:
-    """A word of the file, fit for one line of a message."""
+    """A string of the file, safe for one line of a message."""
     return text if text.isprintable() and len(text) <= 64 else ascii(text[:64])
 
 
-_SAYS = {
+_MESSAGES = {
     "extra_forbidden": "is not known here",
     "missing": "is missing",
     "model_type": "is no mapping",
@@ -231,11 +212,11 @@ _SAYS = {
 }
 
 
-def _said(fault: ErrorDetails) -> str:
-    """`, rate.requests_per_s: Input should be greater than 0, not -1`. Only plain numbers and words are repeated."""
+def _message(fault: ErrorDetails) -> str:
+    """`, rate.requests_per_s: Input should be greater than 0, not -1`. Quotes only plain numbers and words."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_word(part)}" for part in fault["loc"])[1:]
-    message = _SAYS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
-    shown = fault["type"] not in _SAYS and not path.startswith("keys")
+    message = _MESSAGES.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+    shown = fault["type"] not in _MESSAGES and not path.startswith("keys")
     value = fault["input"]
     if shown and isinstance(value, str | int | float) and len(repr(value)) <= 80:
         message += f", not {value!r}"
@@ -243,7 +224,7 @@ def _said(fault: ErrorDetails) -> str:
 
 
 def _names(of_classes: list[Any]) -> list[str]:
-    """The classes that were meant, faulty ones too: whoever is of one of them is not at fault."""
+    """The names of all classes, faulty ones too: a tenant of a faulty class is not at fault."""
     return [entry["name"] for entry in of_classes if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
 
 
@@ -265,7 +246,7 @@ def _tenant_faults(tenants: Mapping[str, TenantEntry], classes: list[str], max_s
 
 
 def _twice(named: Iterable[tuple[str, str]], what: str = "") -> Iterator[str]:
-    """Whatever has the name of another one before it."""
+    """Report every name that an earlier entry has."""
     first: dict[str, str] = {}
     for place, name in named:
         if name in first:

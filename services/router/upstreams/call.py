@@ -1,8 +1,8 @@
-"""What the router asks of a worker, and what it gets: the same for every kind of worker.
+"""The interface to workers, the same for every kind.
 
-An upstream (weir, openai) turns a `Call` into a `Whole` or a `Stream`; what it calls so is the request itself.
-An upstream that speaks the client's own format hands the bytes through in `raw`, unread where that is safe.
-They are Structs because one is made at each step of each request, and a frozen dataclass costs ten times more.
+An upstream (weir, openai) turns a `Call` into a `Whole` or a `Stream`; the call is the request itself. An upstream that
+speaks the client's format passes the bytes through in `raw`. The types are Structs, since one is made at each step of
+each request, and a frozen dataclass costs ten times more.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from services.router.parsing.parsed import ParsedRequest
 from services.runtime.upstream import UpstreamError
 
 MAX_MODELS = 256
-"""The most models that one worker may have."""
+"""The maximum number of models of one worker."""
 
 
 class Call(Protocol):
-    """What an upstream reads of a request, which lies above it in the layers."""
+    """The attributes of a request that upstreams read; the request's own class is in a higher layer."""
 
     @property
     def id(self) -> str: ...
@@ -36,15 +36,15 @@ class Call(Protocol):
 
     @property
     def answer_tokens(self) -> int:
-        """The longest answer that the worker may give."""
+        """The length limit of the answer, in tokens."""
 
     @property
     def messages(self) -> list[Message] | None:
-        """The chat to answer; None where there is a prompt instead."""
+        """The chat to answer; None if there is a prompt instead."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try at one worker. Its id is the router's own: two clients may use the same `x-request-id`."""
+    """One attempt at one worker. Its id is the router's own, since two clients may use the same `x-request-id`."""
 
     id: str
     remaining_ms: float
@@ -52,52 +52,50 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """What the last event of an answer says. Counts are the engine's own."""
+    """The end of an answer. Counts are the engine's own."""
 
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
     queue_ms: float = 0.0
-    first_token_ms: float = 0.0  # from the worker's hearing of it; 0 where it does not say
+    first_token_ms: float = 0.0  # from the worker's receipt of the request; 0: not reported
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """An answer in one piece."""
-
     text: str
     end: End
     raw: bytes | None = None
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What has newly arrived of a stream: text, or the client's own format in `raw`."""
+    """New output of a stream: text, or bytes of the client's format in `raw`."""
 
     text: str = ""
     raw: bytes | None = None
 
 
 class Stream(Protocol):
-    """An answer under way. `next` returns None after the end; `end` and `tail` are set then and not before."""
+    """A stream in progress. `next` returns None after the end; `end` and `tail` are set only then."""
 
     end: End | None
-    tail: list[bytes]  # the last events in the client's own format, kept back so that timings can be added
+    tail: list[bytes]  # the last events in the client's format, held back to add timings
 
     async def next(self) -> Delta | None:
-        """The next delta. Raises UpstreamError when the answer is cut, malformed or failed."""
+        """The next delta. Raises UpstreamError if the answer is cut, malformed or failed."""
 
     def close(self) -> None:
-        """Let go; an unfinished answer is aborted at the worker."""
+        """Release the connection; an unfinished answer is aborted at the worker."""
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """A stream whose first output is here: from now on there is no retry. `first` is None for an empty answer."""
+class StartedStream(msgspec.Struct, frozen=True):
+    """A stream with its first output, after which there is no retry. `first` is None for an empty answer."""
 
     stream: Stream
     first: Delta | None
 
 
 class Busy(Exception):
-    """A worker refused: it is at its bound, or draining. `delay_ms` is its own estimate of the wait."""
+    """A worker refused: it is at its limit, or draining. `delay_ms` is its own estimate of the wait."""
 
     def __init__(self, delay_ms: float, *, draining: bool = False) -> None:
         super().__init__(f"busy for {delay_ms:g} ms")
@@ -106,41 +104,41 @@ class Busy(Exception):
 
 
 class WorkerFailed(UpstreamError):
-    """The worker is there and says that it failed: worth a retry elsewhere, no reason to think it dead."""
+    """A worker reported an error: worth a retry elsewhere, and no sign that the worker is down."""
 
     public = "it answered with an error"
 
 
 class EngineLost(WorkerFailed):
-    """The worker is there and its engine died over the request: for the request, as good as a lost worker."""
+    """The worker's engine died over the request: for the request the same as a lost worker."""
 
     public = "its engine died"
 
 
 class Upstream(Protocol):
-    """How one kind of worker is spoken to. Raises Busy, UpstreamError, or BadInput when the request is at fault."""
+    """Client of one kind of worker. Raises Busy, UpstreamError, or BadInput if the request is at fault."""
 
     async def whole(self, call: Call, attempt: Attempt) -> Whole:
         """The answer in one piece."""
 
     async def open(self, call: Call, attempt: Attempt) -> Stream:
-        """A stream whose head has been accepted."""
+        """A stream, after the worker has accepted the request."""
 
     async def cancel(self, attempt_id: str) -> None:
-        """Say that nobody waits; beside the closed socket, and allowed to fail."""
+        """Cancel an attempt, in addition to closing its connection; may fail."""
 
     async def probe(self) -> Probe:
-        """What the worker announces. Raises UpstreamError when it does not answer."""
+        """The worker's reported state. Raises UpstreamError if it does not answer."""
 
     def give_up(self, why: str) -> None:
-        """It is taken for dead: fail what it has not begun to answer, so that it can be tried elsewhere."""
+        """The worker is taken for dead: fail the requests that it has not begun to answer, for a retry."""
 
     def close(self) -> None:
-        """Nothing new comes: close idle connections, and those in use when their replies end."""
+        """Close idle connections now, and those in use when their replies end."""
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A worker's own word. Where the worker list has a word on slots or models, that one counts."""
+    """A worker's reported state. Slots and models in the worker list take precedence."""
 
     slots: int
     models: tuple[str, ...]
@@ -148,4 +146,4 @@ class Probe(msgspec.Struct, frozen=True):
     kv_tokens: int | None = None
     step_ms: float = 0.0
     prefill_ms_per_token: float = 0.0
-    batch: int | None = None  # sequences in its engine; None: it does not say
+    batch: int | None = None  # sequences in its engine; None: not reported

@@ -1,12 +1,9 @@
 """Any OpenAI-compatible server as a worker: vLLM, SGLang, llama.cpp, another Weir.
 
-The client's own fields go on, and the server's own bytes come back, wherever the client asked in the same format:
-only what Weir must know (usage, the end, errors) is read. What Weir sets is the model, the longest answer, `stream`,
-the asking for usage, `min_tokens` where the longest answer was lowered below it, and `cache_salt` where the worker
-list says so. Fields that change the cost or the order are kept back (`parsing/fields.py`): at the door by what all
-servers of the model allow, and here once more by what this one does, since the list may have changed in between. Of
-the client's headers only its trace context goes on; the server also gets a request id, the milliseconds that remain,
-and the key that the worker list names.
+Requests and answers in the client's own format pass through; only usage, the end and errors are read. The router sets
+the fields of `request_body`. Fields that change the cost or the order are held back (`parsing/fields.py`): at admission
+by the rules of all servers of the model, and here by this server's, since the list may have changed. Of the client's
+headers only the trace context is forwarded.
 """
 
 from __future__ import annotations
@@ -29,13 +26,13 @@ from services.runtime.upstream import UpstreamError
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_ERROR_BYTES = 65_536
 MAX_MODEL_CHARS = 256
-LEAST = ("min_tokens", "min_new_tokens")
+MINIMUMS = ("min_tokens", "min_new_tokens")
 
 _encode = msgspec.json.Encoder().encode
 
 
 class OpenAIUpstream:
-    """One OpenAI-compatible server. `url` of the pool ends in the API's root, usually `/v1`."""
+    """One OpenAI-compatible server. The pool's URL is the API's root, usually ending in `/v1`."""
 
     def __init__(
         self, pool: Pool, models: tuple[str, ...], api_key: str | None, *,
@@ -66,7 +63,7 @@ class OpenAIUpstream:
         reply = await self._post(call, attempt)
         if (reply.header(b"content-type") or b"").lower().startswith(b"application/json"):
             with reply:
-                answer_of(await reply.read(MAX_ANSWER_BYTES))  # an error under status 200, most likely
+                answer_of(await reply.read(MAX_ANSWER_BYTES))  # most likely an error under status 200
             raise WorkerFailed("the worker answered in one piece where a stream was asked for")
         return OpenAIStream(reply, call)
 
@@ -85,14 +82,14 @@ class OpenAIUpstream:
         if reply.status == 200:
             return reply
         with reply:
-            said = await reply.read(MAX_ERROR_BYTES)
-            raise refusal_of(reply, said.replace(self._secret, b"[key]") if self._secret else said)
+            answer = await reply.read(MAX_ERROR_BYTES)
+            raise refusal_of(reply, answer.replace(self._secret, b"[key]") if self._secret else answer)
 
     async def cancel(self, attempt_id: str) -> None:
-        """OpenAI has no such call: the closed connection is the message."""
+        """OpenAI has no such call; the closed connection cancels."""
 
     async def probe(self) -> Probe:
-        """Any answer below 500 is a sign of life: not every server has a /models that works for everyone."""
+        """Any status below 500 counts as alive: not every server has a /models that works without a key."""
         reply = await self._pool.request(b"GET", b"/models", headers=self._headers)
         with reply:
             body = await reply.read(MAX_ANSWER_BYTES)
@@ -108,10 +105,7 @@ class OpenAIUpstream:
 
 
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
-    """The client's own fields, with the model, the bound that was granted, and exact usage asked for.
-
-    `salted`: the server keeps the prefixes of prompts apart by `cache_salt`, and each tenant has its own.
-    """
+    """The client's fields with the model, the granted limit and exact usage; `salted`: with the tenant's salt."""
     if call.parsed.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:
@@ -120,9 +114,9 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     body["model"] = call.model
     longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
-        body.pop(name, None)  # one of them decides, and two that differ are refused by some
+        body.pop(name, None)  # only one is sent, since some servers reject two that differ
     body[longest] = call.answer_tokens
-    for name in LEAST if call.parsed.costly else ():
+    for name in MINIMUMS if call.parsed.costly else ():
         if (body.get(name) or 0) > call.answer_tokens:
             body[name] = call.answer_tokens
     if salted:
@@ -136,11 +130,10 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
 
 
 def cache_salt(tenant: str, own: str | None) -> str:
-    """The tenant's salt, or that of a name which the tenant has chosen within its own.
+    """The tenant's salt, or that of a namespace `own` within it.
 
-    A server that shares the computed beginnings of prompts among all answers sooner where a prompt begins as another
-    one did, and so tells by time what others have asked. No value that a client sends leads to another tenant's salt:
-    a tenant's id holds no NUL.
+    A server with a shared prefix cache answers sooner if another request had the same prefix, which reveals other
+    tenants' prompts by timing. No value of a client leads to another tenant's salt, since a tenant's id has no NUL.
     """
     return sha256(f"{tenant}\0{own or ''}".encode("utf-8", "replace")).hexdigest()
 

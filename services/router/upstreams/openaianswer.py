@@ -1,9 +1,9 @@
-"""What an OpenAI-compatible server says, as far as Weir must understand it, and as servers really say it.
+"""Reads answers of OpenAI-compatible servers, as the servers really send them.
 
-They agree on little beyond the field names. Contents may be missing, null, text or a list of parts; usage may be
-missing, null or incomplete; an error may come with its own status, with 200, or in the middle of a stream, as
-`{"error": {...}}`, as `{"error": "..."}` or flat as `{"object": "error", ...}`, its code a word or a number.
-What is not needed is not decoded, so that what nobody expected does no harm.
+Contents may be missing, null, text or a list of parts; usage may be missing, null or incomplete; an error may have its
+own status, or 200, or come within a stream, as `{"error": {...}}`, as `{"error": "..."}` or flat as `{"object":
+"error", ...}`, with a string or a number as its code. Fields that the router does not need are not decoded, so that
+unexpected values do no harm.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from services.runtime.upstream import UpstreamError
 
 DEFAULT_DELAY_MS = 100.0
 LONGEST_DELAY_MS = 30_000.0
-MOST_TOKENS = 2**31
+MAX_TOKENS = 2**31
 OVERLOADED = (429, 503, 529)
 REFUSES_REQUEST = (400, 404, 413, 415, 422)
 GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
-"""Reasons to finish by which servers say that they did not."""
+"""Finish reasons by which servers report that they gave up."""
 
 
-class _Said(msgspec.Struct):
+class _Message(msgspec.Struct):
     content: str | list[Any] | None = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -36,13 +36,13 @@ class _Said(msgspec.Struct):
     function_call: Any = None
 
     def words(self) -> str:
-        """The text, of parts too."""
+        """The text, joined from parts if need be."""
         if isinstance(self.content, list):
             return "".join(_part(part) for part in self.content)
         return self.content or ""
 
     def is_output(self) -> bool:
-        """Whether the model has written anything; a role alone comes before it has read the prompt."""
+        """Whether the model has produced output; a role alone comes before the prompt is read."""
         return bool(
             self.content
             or self.tool_calls
@@ -56,17 +56,17 @@ class _Said(msgspec.Struct):
 class _Choice(msgspec.Struct):
     index: Any = 0
     finish_reason: str | None = None
-    message: _Said | None = None
-    delta: _Said | None = None
+    message: _Message | None = None
+    delta: _Message | None = None
     text: str | None = None
 
     def words(self) -> str:
-        said = self.message or self.delta
-        return said.words() if said is not None else self.text or ""
+        message = self.message or self.delta
+        return message.words() if message is not None else self.text or ""
 
     def is_output(self) -> bool:
-        said = self.message or self.delta
-        return said.is_output() if said is not None else bool(self.text)
+        message = self.message or self.delta
+        return message.is_output() if message is not None else bool(self.text)
 
 
 class _Usage(msgspec.Struct):
@@ -101,7 +101,7 @@ _fault = msgspec.json.Decoder(_Fault)
 
 
 def answer_of(data: bytes) -> Answer:
-    """An answer or an event, of one choice. Raises what an error in or beside it means; else UpstreamError."""
+    """An answer or event with one choice. Raises the error that it contains, or UpstreamError if it cannot be read."""
     try:
         answer = _answer.decode(data)
     except UNREADABLE as error:
@@ -117,14 +117,14 @@ def answer_of(data: bytes) -> Answer:
 
 
 def end_of(finish_reason: str, usage: _Usage | None) -> End:
-    """How it ended. Counts that are missing or no counts are 0: not known."""
+    """The end of an answer. Missing or impossible counts are 0: not known."""
     if usage is None:
         return End(finish_reason, 0, 0)
     return End(finish_reason, _count(usage.prompt_tokens), _count(usage.completion_tokens))
 
 
 def fault_in(data: bytes) -> Exception | None:
-    """What the error in an answer with status 200 means; None where there is none."""
+    """The exception for an error under status 200; None if there is no error."""
     try:
         fault = _fault.decode(data)
     except UNREADABLE:
@@ -137,7 +137,7 @@ def fault_in(data: bytes) -> Exception | None:
 
 
 def refusal_of(reply: Reply, body: bytes) -> Exception:
-    """What an answer with another status means."""
+    """The exception for an answer with an error status."""
     try:
         message, param, code = _details(_fault.decode(body))
     except UNREADABLE:
@@ -151,17 +151,17 @@ def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
     error = fault.error
     if isinstance(error, str):
         return error, None, None
-    told: _Error | _Fault = fault if error is None else error
-    param, code = told.param, told.code
+    source: _Error | _Fault = fault if error is None else error
+    param, code = source.param, source.code
     return (
-        told.message if isinstance(told.message, str) else None,
+        source.message if isinstance(source.message, str) else None,
         param if isinstance(param, str) else None,
         code if isinstance(code, (str, int)) else None,
     )
 
 
 def _meaning(status: int, message: str | None, param: str | None, code: str | None, delay_ms: float) -> Exception:
-    if code in ENDS:  # another Weir stands there
+    if code in ENDS:  # the server is another Weir
         return ended(code, message or code)
     if status in OVERLOADED:
         return Busy(delay_ms)
@@ -178,14 +178,14 @@ def _delay_ms(reply: Reply) -> float:
         try:
             delay_ms = float(value) * unit_ms
         except ValueError:
-            continue  # a date: our clocks may differ
+            continue  # a date: the clocks may differ
         if isfinite(delay_ms) and delay_ms >= 0:
             return min(delay_ms, LONGEST_DELAY_MS)
     return DEFAULT_DELAY_MS
 
 
 def _count(tokens: float | None) -> int:
-    return int(tokens) if tokens is not None and 0 <= tokens <= MOST_TOKENS else 0
+    return int(tokens) if tokens is not None and 0 <= tokens <= MAX_TOKENS else 0
 
 
 def _part(part: Any) -> str:

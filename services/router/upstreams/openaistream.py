@@ -1,14 +1,9 @@
-"""The server-sent events of one answer, relayed in whole events.
+"""The server-sent events of one answer, relayed as whole events.
 
-A piece of the body is cut at the last blank line; what is text and nothing else goes on unread. Read is what begins,
-ends, counts or fails:
-
-    before the first output   events that carry none (a role, a comment, Azure's filter results) are held back and go
-                              out with it: what is first decides whether there may still be a retry, and TTFT
-    the finishing event       held back with all that follows until `[DONE]`, so that a stream which was cut is never
-                              taken for one that ended
-    without `[DONE]`          the stream is whole if it finished and its body ended as HTTP says; else it was cut
-    an error                  whatever its shape, raised for what it means
+Plain text events pass unread. Events without output (a role, a comment, Azure's filter results) are held back until the
+first output, which decides about a retry and TTFT. The finishing event and all that follows are held back until
+`[DONE]`, so that a cut stream is never taken for a complete one; without `[DONE]` a stream is complete if it finished
+and its body ended as HTTP demands. An error is raised, whatever its form.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ DONE = b"[DONE]"
 OWN_NAMES = (b"", b"message", b"error")
 FIELDS = (b"data:", b"event:", b":", b"id:", b"retry:")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-PLAIN = re.compile(rb'(?:data: ?\{(?>[^\n]*?"choices")[^\n]*+(?<=\})\n\n)++')  # never looks back: linear
+PLAIN = re.compile(rb'(?:data: ?\{(?>[^\n]*?"choices")[^\n]*+(?<=\})\n\n)++')  # no backtracking: linear
 MUST_BE_READ = re.compile(rb'"finish_reason"\s*:\s*"|\[DONE\]|"error"|"choices"\s*:\s*\[\s*\]|"index"\s*:\s*[^0\s]')
 
 
@@ -40,7 +35,7 @@ class OpenAIStream:
         self.tail: list[bytes] = []
         self._reply = reply
         self._cut = Cut(b"\n\n")
-        self._return = b""  # the first half of a line end that a piece was cut in
+        self._return = b""  # a CR at the end of a piece
         self._raw = call.parsed.format is not Format.ASK
         self._wants_usage = call.parsed.include_usage
         self._began = False
@@ -60,7 +55,7 @@ class OpenAIStream:
         return None
 
     def _ended(self) -> Delta | None:
-        """The body is over. What came without a blank line after it counts as well."""
+        """The body has ended. An event without a final blank line counts too."""
         rest = self._cut.rest() + self._return
         delta = self._read(rest) if rest.strip() else None
         if self.end is None:
@@ -80,7 +75,7 @@ class OpenAIStream:
         return self._read(block)
 
     def _with_line_feeds(self, piece: bytes) -> bytes:
-        """The piece with LF for CR LF, also where a piece ends between the two."""
+        """The piece with CR LF replaced by LF, also across pieces."""
         piece, self._return = self._return + piece, b""
         if piece.endswith(b"\r"):
             piece, self._return = piece[:-1], b"\r"
@@ -92,7 +87,7 @@ class OpenAIStream:
         for event in block.split(b"\n\n"):
             name, data = _fields(event)
             if not data or name not in OWN_NAMES:
-                continue  # a comment, a ping, the end of the block
+                continue  # a comment, a ping, or the end of the block
             if data == DONE:
                 self._done()
             elif self.end is not None:
@@ -117,9 +112,9 @@ class OpenAIStream:
             self._began = self._began or choice.is_output()
             self._finish_reason = choice.finish_reason or self._finish_reason
         if not self._raw:
-            return  # told in our own words
+            return  # encoded by the router's own serializer
         if choice is None and answer.usage is not None and not self._wants_usage:
-            return  # asked for by us, not by the client
+            return  # requested by the router, not by the client
         if self._finish_reason is not None:
             self._keep(self.tail, data)
         elif self._began:
@@ -139,7 +134,7 @@ class OpenAIStream:
         if self._finish_reason is None:
             raise Truncated("the worker's stream ended without a finish reason")
         self.end = end_of(self._finish_reason, self._last.usage if self._last is not None else None)
-        if not self._began:  # an empty answer: what was held goes out with its end
+        if not self._began:  # an empty answer: the held events go out with its end
             self.tail[:0] = self._held
             self._held = []
         self._reply.linger()
@@ -149,7 +144,7 @@ class OpenAIStream:
 
 
 def _may_pass(block: bytes) -> bool:
-    """Whether these events are text for the client and nothing else, each in the shape that such events have."""
+    """Whether these events are only text for the client, each in the usual form."""
     try:
         block.decode()
     except UnicodeDecodeError:
@@ -158,7 +153,7 @@ def _may_pass(block: bytes) -> bool:
 
 
 def _fields(event: bytes) -> tuple[bytes, bytes]:
-    """(name, data) of one event. The format's other fields have no meaning here; a line that is none is damage."""
+    """(name, data) of one event. Other fields are ignored. Raises UpstreamError for a line that is no field."""
     name, data = b"", []
     for line in event.removeprefix(BYTE_ORDER_MARK).split(b"\n"):
         if line.strip() and not line.startswith(FIELDS):

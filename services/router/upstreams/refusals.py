@@ -1,12 +1,8 @@
-"""A worker's error code -> what the router makes of it.
+"""A worker's error code -> the exception that the router raises.
 
-What is the request's fault is the client's to know; what is the deadline's ends the request as such; the rest is the
-worker's fault and may be tried once elsewhere. A table, so that a new code is one line and never a branch.
-
-A worker's own words reach a client only with a status that judges the request itself (JUDGED): "the context is too
-long" helps whoever wrote the request. They are cut at MOST_WORDS characters, and control characters are taken out.
-With every other status the client is told a fixed sentence, and the words go to the log: they may name the provider,
-an address, or a part of the operator's key.
+A worker's own message reaches a client only with a status that judges the request itself (JUDGED), such as "the context
+is too long"; `readable` cuts it and removes control characters. With any other status the client gets a fixed sentence
+and the message goes to the log, since it may name the provider, an address, or a part of the operator's key.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from services.runtime.errors import BadInput, Refused
 from services.runtime.upstream import readable
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding a worker's JSON may raise: the last two for text that is not UTF-8, and for nesting without end."""
+"""What decoding a worker's JSON may raise: the last two for invalid UTF-8 and for unbounded nesting."""
 
 ENDS = {
     str(Outcome.DEADLINE_EXCEEDED): Outcome.DEADLINE_EXCEEDED,
@@ -36,21 +32,21 @@ SENTENCES = {
     Outcome.POISON: "the request ended the engine of the worker",
 }
 JUDGED = (400, 413, 422)
-"""Statuses that judge the request itself: what the worker says with them is for its author."""
+"""Statuses that judge the request itself: the client gets the worker's message."""
 REFUSED_BY_STATUS = {
     404: "the worker does not know what was asked for",
     409: "the worker has a conflict with this request",
     415: "the worker does not take this type of body",
 }
-"""Statuses that are the request's fault as well, and what is told instead of the worker's words."""
+"""Other statuses that are the request's fault, and the message in place of the worker's."""
 CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
 ENGINE_DIED = "engine_died"
-"""Of a Weir worker: the process that computes died while the request ran in it."""
+"""A Weir worker's code: its engine process died while it ran the request."""
 
 
 def meaning(code: str, message: str, param: str | None = None, status: int = 500) -> Exception:
-    """What this code means here, to be raised: Refused, BadInput, else WorkerFailed."""
+    """The exception for this code: Refused, BadInput, else WorkerFailed."""
     if code in ENDS:
         return ended(code, message)
     if (bad := bad_input(status, message, param, code)) is not None:
@@ -68,14 +64,14 @@ def ended(code: str, message: str) -> Refused:
 
 
 def bad_input(status: int, message: str | None, param: str | None, code: str | None) -> BadInput | None:
-    """The request's own fault by the worker's status; None where the status says something else."""
-    told = REFUSED_BY_STATUS.get(status)
-    if told is None:
+    """The request's own fault, by the worker's status; None for any other status."""
+    text = REFUSED_BY_STATUS.get(status)
+    if text is None:
         if status not in JUDGED:
             return None
-        told = readable(message or "the worker found the request invalid")
+        text = readable(message or "the worker found the request invalid")
     code = code if code and CODE.fullmatch(code) else None
     param = param if param and PARAM.fullmatch(param) else None
-    bad = BadInput(told, param, status=status, code=code)
+    bad = BadInput(text, param, status=status, code=code)
     bad.why = message or ""
     return bad

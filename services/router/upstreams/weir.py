@@ -1,4 +1,4 @@
-"""A Weir worker: `POST /generate`, newline-delimited events, and `/status` for what it announces."""
+"""A Weir worker: `POST /generate` with newline-delimited events, and `/status`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ _problem = msgspec.json.Decoder(Problem)
 
 
 class WeirUpstream:
-    """One Weir worker."""
-
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
@@ -38,7 +36,7 @@ class WeirUpstream:
             raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
             raise UpstreamError("the worker's answer holds no text")
-        return Whole(event.text, _end(event, call.answer_tokens, told=bool(event.text)))
+        return Whole(event.text, _end(event, call.answer_tokens, has_text=bool(event.text)))
 
     async def open(self, call: Call, attempt: Attempt) -> WeirStream:
         return WeirStream(await self._post(call, attempt), call.answer_tokens)
@@ -49,7 +47,7 @@ class WeirUpstream:
         headers = (_JSON, (b"x-request-id", id), *attempt.trace)
         reply = await self._pool.request(b"POST", b"/generate", body=body, headers=headers)
         named = reply.header(b"x-request-id")
-        if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for it names none
+        if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for the worker names none
             reply.discard()
             raise UpstreamError("the worker's answer is to another request: it is one behind, or was not asked for")
         if reply.status == 200:
@@ -111,11 +109,11 @@ def _decoded(line: bytes) -> Event:
     return event
 
 
-def _end(done: Done, most_tokens: int, *, told: bool) -> End:
-    """What the last event says. Counts that cannot be are believed by nobody: shares and rates are charged by them."""
+def _end(done: Done, max_tokens: int, *, has_text: bool) -> End:
+    """The end of an answer. Raises UpstreamError for impossible counts, since shares and rates are charged by them."""
     usage = done.usage
-    if not int(told) <= usage.completion_tokens <= most_tokens:
-        raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {most_tokens} that it was granted")
+    if not int(has_text) <= usage.completion_tokens <= max_tokens:
+        raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {max_tokens} that it was granted")
     return End(
         done.finish_reason,
         usage.prompt_tokens,
@@ -126,7 +124,7 @@ def _end(done: Done, most_tokens: int, *, told: bool) -> End:
 
 
 def refusal_of(status: int, body: bytes) -> Exception:
-    """A worker's refusal as Busy, its word on bad input as ours, anything else as its failure."""
+    """The exception for an error status: Busy, BadInput, or the worker's failure."""
     try:
         error = _problem.decode(body).error
     except UNREADABLE:
@@ -138,15 +136,15 @@ def refusal_of(status: int, body: bytes) -> Exception:
 
 
 class WeirStream:
-    """Events of one answer, several at a time where they arrived together."""
+    """Events of one answer; those that arrive together become one delta."""
 
-    def __init__(self, reply: Reply, most_tokens: int) -> None:
+    def __init__(self, reply: Reply, max_tokens: int) -> None:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply
         self._cut = Cut(b"\n")
-        self._over = self._told = False
-        self._most_tokens = most_tokens
+        self._over = self._has_text = False
+        self._max_tokens = max_tokens
 
     async def next(self) -> Delta | None:
         if self._over:
@@ -169,11 +167,11 @@ class WeirStream:
             raise UpstreamError("the worker sent an event after its last one")
         if isinstance(event, Token):
             texts.append(event.text)
-            self._told = self._told or bool(event.text)
+            self._has_text = self._has_text or bool(event.text)
         elif isinstance(event, Done):
             if event.text is not None:
                 raise UpstreamError("the worker answered in one piece where a stream was asked for")
-            self.end = _end(event, self._most_tokens, told=self._told)
+            self.end = _end(event, self._max_tokens, has_text=self._has_text)
             self._over = True
             self._reply.linger()
         else:

@@ -1,1 +1,1 @@
-"""All workers: who they are, whether they are well, what each holds of ours, and which one gets a request."""
+"""The workers: the list, their health, and the ledger of what each holds."""

@@ -1,9 +1,8 @@
-"""What workers say of themselves -> the unit of work and the first estimates, before anything has run.
+"""Workers' reported speeds -> the unit of work and the first estimates, before any request has run.
 
-A worker that announces how long a step takes and what reading a prompt token adds has told two things: what a
-completion token costs beside a prompt token (a step serves all slots at once, so a token takes its share of one), and
-how fast a slot works. Both hold until requests have shown more; the unit holds for as long as the router runs, since
-charges, queues and shares are kept in it. Where nobody says anything a completion token costs 2 prompt tokens.
+The time of a step and of reading a prompt token give the cost of a completion token in prompt tokens (a step serves all
+slots, so a token takes its share of one) and the speed of a slot. The estimates hold until requests replace them; the
+unit holds until the router stops. Without any report a completion token costs 2 prompt tokens.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from services.router.workers.worker import Worker
 
 
 def begin_with(scheduler: Scheduler, fleet: Fleet, completion_weight: float) -> None:
-    """Set the unit, unless it is given (above 0), and each pool's first estimates. Before the first request."""
-    telling = [worker for worker in fleet.workers if worker.live and worker.step_ms > 0]
-    scheduler.weigh(_weights(telling, completion_weight))
+    """Set the unit, unless it is given (above 0), and each pool's first estimates. Call before the first request."""
+    reporting = [worker for worker in fleet.workers if worker.live and worker.step_ms > 0]
+    scheduler.weigh(_weights(reporting, completion_weight))
     for pool in fleet.pools:
-        own = [worker for worker in telling if pool in worker.pools]
+        own = [worker for worker in reporting if pool in worker.pools]
         if own:
             scheduler.announce(pool, _estimator(own, scheduler.settings.weights))
 
@@ -39,9 +38,9 @@ def _weights(workers: Sequence[Worker], completion_weight: float) -> Weights:
 
 
 def _estimator(workers: Sequence[Worker], weights: Weights) -> Estimator:
-    """Answers take nearly all of a slot's time, so a slot's rate is a token's weight for each step.
+    """Answers take nearly all of a slot's time, so a slot's rate is one completion token's weight per step.
 
-    A Weir worker reads its prompts one after another, in chunks between steps: each of them is one reader.
+    A Weir worker reads its prompts one after another, in chunks between steps: each worker is one reader.
     """
     step_s = sum(worker.step_ms for worker in workers) / len(workers) / 1000
     prefill_s = sum(worker.prefill_ms_per_token for worker in workers) / len(workers) / 1000

@@ -1,7 +1,7 @@
-"""Telling a worker that nobody waits any more: beside the socket that closes, which a proxy between may hold open.
+"""Cancels attempts at workers, in addition to closing the socket, which a proxy in between may hold open.
 
-When many leave at once, others take their places in the same moment and need their connections. So cancels go through
-a few lanes, one after another, and never through more connections than are kept spare for them (`connect`).
+When many clients disconnect at once, new requests need their connections at the same moment. So the cancels of a worker
+go through LANES lanes, never through more connections than are kept spare for them (`connect`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from services.runtime.upstream import UpstreamError
 
 WITHIN_S = 1.0
 LANES = 4
-"""Cancels under way at once to one worker."""
-MOST = 256
-"""Cancels that wait for one worker; beyond, the closed socket has to do."""
+"""Cancels in progress at once to one worker."""
+MAX_WAITING = 256
+"""Cancels that wait for one worker; beyond that the closed socket has to do."""
 
 
-class _Line:
-    """What one worker is still to be told."""
-
+class _Queue:
     __slots__ = ("attempts", "lanes")
 
     def __init__(self) -> None:
@@ -30,42 +28,42 @@ class _Line:
 
 
 class Cancels:
-    """Sends cancels, and waits for none of them. State: at most MOST names for a worker, while there are any."""
+    """Sends cancels in the background. State: at most MAX_WAITING attempt ids per worker, while there are any."""
 
     def __init__(self) -> None:
-        self._lines: dict[Worker, _Line] = {}
+        self._queues: dict[Worker, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def tell(self, worker: Worker, attempt_id: str) -> None:
-        """Nobody waits for this attempt."""
-        line = self._lines.setdefault(worker, _Line())
-        if len(line.attempts) >= MOST:
+    def send(self, worker: Worker, attempt_id: str) -> None:
+        """Cancel this attempt at the worker."""
+        queue = self._queues.setdefault(worker, _Queue())
+        if len(queue.attempts) >= MAX_WAITING:
             return
-        line.attempts.append(attempt_id)
-        if line.lanes < LANES:
-            line.lanes += 1
-            task = asyncio.get_running_loop().create_task(self._run(worker, line))
+        queue.attempts.append(attempt_id)
+        if queue.lanes < LANES:
+            queue.lanes += 1
+            task = asyncio.get_running_loop().create_task(self._run(worker, queue))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, worker: Worker, line: _Line) -> None:
+    async def _run(self, worker: Worker, queue: _Queue) -> None:
         try:
-            while line.attempts:
-                if not await _told(worker, line.attempts.popleft()):
-                    line.attempts.clear()  # it does not hear one: it need not be asked for each
+            while queue.attempts:
+                if not await _cancel(worker, queue.attempts.popleft()):
+                    queue.attempts.clear()  # unreachable: the others would fail too
         finally:
-            line.lanes -= 1
-            assert 0 <= line.lanes < LANES, f"{line.lanes} cancels to {worker!r} are under way: {self!r}"
-            if not line.lanes:
-                del self._lines[worker]
+            queue.lanes -= 1
+            assert 0 <= queue.lanes < LANES, f"{queue.lanes} cancels to {worker!r} are under way: {self!r}"
+            if not queue.lanes:
+                del self._queues[worker]
 
     def __repr__(self) -> str:
-        waiting = {worker.name: len(line.attempts) for worker, line in self._lines.items()}
-        return f"<Cancels {waiting or 'nothing to tell'}>"
+        waiting = {worker.name: len(queue.attempts) for worker, queue in self._queues.items()}
+        return f"<Cancels {waiting or 'nothing to cancel'}>"
 
 
-async def _told(worker: Worker, attempt_id: str) -> bool:
-    """False when it cannot be told. The closed socket tells it as well."""
+async def _cancel(worker: Worker, attempt_id: str) -> bool:
+    """Send one cancel; False if it fails."""
     try:
         async with asyncio.timeout(WITHIN_S):
             await worker.upstream.cancel(attempt_id)

@@ -1,4 +1,4 @@
-"""From an entry in the worker list to a worker with a connection pool of its own."""
+"""Creates a worker, with its own connection pool, from an entry of the worker list."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from services.router.workers.workersfile import WorkerSpec
 from services.runtime.keepalive import Pool
 
 SPARE_CONNECTIONS = 8
-"""For probes and cancels, beside one for each request that may be dispatched."""
+"""For probes and cancels, in addition to one for each request in flight."""
 
 
 def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"") -> Worker:
-    """A worker from its entry. `max_inflight` bounds what the router dispatches in all, so what it sends here.
-
-    `token` is shown to Weir's own workers, and to no other server: it would learn it.
-    """
+    """A worker from its entry. `max_inflight` bounds all requests in flight. Only Weir workers get `token`."""
     shown = token if spec.kind == "weir" else b""
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS, token=shown)
-    return Worker(spec, _upstream(spec, pool), most=max_inflight)
+    return Worker(spec, _upstream(spec, pool), max_limit=max_inflight)
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:

@@ -1,22 +1,16 @@
-"""All workers, who serves what, and the one step that chooses a worker and takes a place at it.
+"""All workers, the models that they serve, and the choice of a worker together with a slot at it.
 
-Choosing. A worker with a free slot goes before one with only a look-ahead place. Among those the least loaded wins:
-work that the router has outstanding there (token-equivalents, as charged), per slot. The number of requests says
-little where one is a hundred times another; polled load says what was. Among workers within one request of the least,
-the one that last served the same beginning of a prompt is preferred, since its prefix cache may still hold it; so
-affinity costs at most one request's imbalance. Else the longest unused.
+Choosing (decision 023). A worker with a free slot precedes one with only a look-ahead place. Among those the least
+loaded wins: work outstanding there by the router's ledger (token-equivalents, as charged), per slot. Among workers
+within one request of it, the one that last served the same prompt prefix wins, since its prefix cache may hold it. Ties
+go to the longest unused. Above CHOICES candidates two random ones are compared (Mitzenmacher 2001: the longest queue
+falls from log n / log log n to log log n), so that several routers do not all choose one worker.
 
-Above CHOICES candidates two at random are compared instead of all (Mitzenmacher 2001: the longest queue falls from
-log n / log log n to log log n): the cost of a choice does not grow with the fleet, and several routers do not all run
-to the same worker.
+Pools: docs/operations/workers.md#pools. A model gets its pool once, since requests may be queued for it: that of any
+model that shares a worker with it, else a new one of its own name.
 
-Pools. A pool is the set of workers that a queue waits for, so models that share a worker share a pool. A model is
-given its pool once, when it is first seen, since requests may be waiting in it: that of any model that shares a worker
-with it, else a new one of its own name. A worker that joins later and serves models of two pools counts its slots in
-both: each pool then promises a part of them twice, until the router is started again.
-
-Bounds: places and memory as in `worker.py`; MAX_POOLED models have a pool (further ones are not served, which a log
-line says), MAX_PREFIXES beginnings are remembered. A choice is O(1) in workers while any candidate has room.
+Bounds: slots and memory as in `worker.py`; MAX_POOLED models have a pool (others are not served, which is logged), and
+MAX_PREFIXES prefixes are remembered. A choice is O(1) in workers while any candidate has room.
 """
 
 from __future__ import annotations
@@ -27,8 +21,8 @@ from random import Random
 
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
-from services.router.workers.line import Line
-from services.router.workers.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Availability, Worker
+from services.router.workers.line import CandidateSet
+from services.router.workers.worker import AHEAD, DOWN, MIN_WORK_TOKENS, Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
 
 CHOICES = 8
@@ -39,7 +33,7 @@ Connect = Callable[[WorkerSpec], Worker]
 
 
 def _ignore() -> None:
-    """Until a dispatcher asks to be called."""
+    """The default until a dispatcher subscribes."""
 
 
 class Fleet:
@@ -48,86 +42,83 @@ class Fleet:
     def __init__(self, workers: list[Worker], rng: Random) -> None:
         self.workers = list(workers)
         self.leaving: list[Worker] = []
-        """Out of the list, and not yet done with what they hold."""
+        """Removed from the list, and still holding requests."""
         self.models: list[str] = []
-        """Every model served, in the order of the worker list; the first is the default. Alive or not."""
+        """Every model served, in the order of the worker list, live or not; the first is the default."""
         self.pools: list[str] = []
-        """Every pool there has been, oldest first: requests may wait in one whose workers have gone."""
+        """Every pool so far, oldest first: requests may be queued for a pool whose workers have left."""
         self.unpooled = 0
-        """How many models are left out, since MAX_POOLED have a pool."""
+        """Models left out since MAX_POOLED models have a pool."""
         self._changed: Callable[[], None] = _ignore
         self._rng = rng
         self._uses = 0
         self._pools: dict[str, str] = {}
         self._open: dict[str, int] = {}
-        self._lines: dict[str, Line] = {}
-        self._lines_of: dict[Worker, list[Line]] = {}
+        self._candidates: dict[str, CandidateSet] = {}
+        self._candidates_of: dict[Worker, list[CandidateSet]] = {}
         self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
-        self._line_up()
+        self._rebuild()
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Call this after any change of health, slots, models or membership, when the fleet is in order again."""
+        """Call `call` after any change of health, slots, models or membership, once the fleet is consistent again."""
         self._changed = call
 
-    # ---- who serves what
+    # ---- models and pools
 
     def pool_of(self, model: str) -> str | None:
-        """Where requests for it wait; None for one that no worker has ever announced."""
+        """The pool in which requests for this model wait; None if no worker has ever reported the model."""
         return self._pools.get(model)
 
     def slots(self, pool: str) -> int:
-        """Slots that live now, over all workers that serve any model of the pool."""
+        """Slots of all live workers that serve any model of the pool."""
         return sum(worker.slots for worker in self.workers if pool in worker.pools and worker.live)
 
     def alive(self, model: str, excluding: Worker | None = None) -> bool:
-        """Whether anyone (else) serves it now, if not at this moment."""
-        line = self._lines.get(model)
-        return line is not None and len(line.live) > (excluding in line.live)
+        """Whether any live worker (except `excluding`) serves the model, busy or not."""
+        candidates = self._candidates.get(model)
+        return candidates is not None and len(candidates.live) > (excluding in candidates.live)
 
     def serving(self, model: str) -> frozenset[Worker]:
-        """Those who serve it now, if not at this moment."""
-        line = self._lines.get(model)
-        return frozenset(line.live) if line is not None else frozenset()
+        """The live workers that serve the model, busy or not."""
+        candidates = self._candidates.get(model)
+        return frozenset(candidates.live) if candidates is not None else frozenset()
 
     def allowed(self, model: str) -> frozenset[str] | None:
-        """Fields that every server which may serve it is allowed to get; None where none gets a client's own fields.
+        """Client fields that every server of the model allows, as pricing precedes the choice; None: none gets any."""
+        candidates = self._candidates.get(model)
+        return frozenset() if candidates is None else candidates.allowed
 
-        A request is priced before a worker is chosen, so it has to fit all of them.
-        """
-        line = self._lines.get(model)
-        return frozenset() if line is None else line.allowed
-
-    # ---- places
+    # ---- slots
 
     def room(self, pool: str) -> bool:
-        """Whether any worker of the pool has a place, for whichever of its models."""
+        """Whether any worker of the pool has a slot or a look-ahead place, for whichever of its models."""
         return self._open.get(pool, 0) > 0
 
     def fits(self, request: InferenceRequest, excluding: Worker | None = None) -> bool:
-        """Whether `take` would find a place now."""
-        line = self._lines.get(request.model)
-        if line is None:
+        """Whether `take` would succeed now."""
+        candidates = self._candidates.get(request.model)
+        if candidates is None:
             return False
-        if excluding is None and not line.bounded:
-            return bool(line.free.workers or line.ahead.workers)
-        tokens = line.needed(_asked_tokens(request), _asked_tokens(request))
-        for bag in (line.free, line.ahead):
-            for worker in bag.workers:
+        if excluding is None and not candidates.bounded:
+            return bool(candidates.free.workers or candidates.ahead.workers)
+        tokens = candidates.needed(_asked_tokens(request), _asked_tokens(request))
+        for group in (candidates.free, candidates.ahead):
+            for worker in group.workers:
                 if _takes(worker, tokens, excluding):
                     return True
         return False
 
     def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
-        """Choose a worker and take a place at it, in one step; None when there is none."""
-        line = self._lines.get(request.model)
-        if line is None:
+        """Choose a worker and take a slot at it, in one step; None if there is none."""
+        candidates = self._candidates.get(request.model)
+        if candidates is None:
             return None
         assert request.granted_tokens <= request.max_tokens, f"{request!r} was granted {request.granted_tokens}"
-        work, tokens = max(request.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(request)
-        needed = line.needed(_asked_tokens(request), tokens)
-        worker = self._choose(line.free.workers, request, work, needed, excluding)
+        work, tokens = max(request.charge_tokens, MIN_WORK_TOKENS), kv_tokens(request)
+        needed = candidates.needed(_asked_tokens(request), tokens)
+        worker = self._choose(candidates.free.workers, request, work, needed, excluding)
         if worker is None:
-            worker = self._choose(line.ahead.workers, request, work, needed, excluding)
+            worker = self._choose(candidates.ahead.workers, request, work, needed, excluding)
         if worker is not None:
             self._uses += 1
             worker.last_used = self._uses
@@ -146,10 +137,10 @@ class Fleet:
         overloaded: bool = False,
         served: bool = False,
     ) -> None:
-        """The request holds nothing there any more.
+        """Free the request's slot.
 
-        `served`: it was answered. `pace`, of an answer from a worker whose limit is learned: see `pace.py`.
-        `overloaded`: it was refused for want of capacity, or not answered.
+        `served`: it was answered. `pace`, of an answer from a worker with a learned limit: see `pace.py`. `overloaded`:
+        it was refused for lack of capacity, or not answered.
         """
         resized = worker.release(request, pace, overloaded=overloaded)
         if served and worker.health.failures:
@@ -163,28 +154,28 @@ class Fleet:
     # ---- changes
 
     def learn(self, worker: Worker, seen: Probe) -> None:
-        """It announced this."""
         models = worker.models
         new = worker.learn(seen)
         if worker.models != models and not worker.leaving:
-            self._line_up()
+            self._rebuild()
         self._put_right(worker, new)
 
     def looked(self, worker: Worker) -> None:
-        """Its health, or whether it drains or rests, may have changed."""
+        """Update the fleet after a change of the worker's health, draining or rest."""
         self._put_right(worker, new=False)
 
     def needs(self, worker: Worker) -> bool:
-        """Whether fewer than half of those who serve some model of its would be left without it."""
+        """Whether without it fewer than half of the workers of one of its models would be live."""
         return any(
-            2 * (len(line.live) - (worker in line.live)) < line.members for line in self._lines_of.get(worker, ())
+            2 * (len(candidates.live) - (worker in candidates.live)) < candidates.members
+            for candidates in self._candidates_of.get(worker, ())
         )
 
     def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
-        """The list has changed: these are the workers from now on.
+        """Replace the worker list.
 
-        One that stays at its address keeps what it holds and what is known of it, under its new entry. One that is
-        gone, or has moved, takes nothing new, finishes what it holds and is closed.
+        A worker at the same address keeps its requests and all that was learned, under its new entry. One that is gone,
+        or has moved, gets nothing new, finishes its requests and is closed.
         """
         before = {worker.name: worker for worker in self.workers}
         workers = []
@@ -198,10 +189,10 @@ class Fleet:
         self.workers = workers
         for worker in before.values():
             self._dismiss(worker)
-        self._line_up()
+        self._rebuild()
         self._changed()
 
-    # ---- inside
+    # ---- internals
 
     def _choose(
         self, candidates: list[Worker], request: InferenceRequest, work: float, tokens: int, excluding: Worker | None
@@ -209,15 +200,15 @@ class Fleet:
         if not candidates:
             return None
         if len(candidates) > CHOICES:
-            least = _least(self._two_of(candidates), tokens, excluding) or _least(candidates, tokens, excluding)
+            best = _lightest(self._two_of(candidates), tokens, excluding) or _lightest(candidates, tokens, excluding)
         else:
-            least = _least(candidates, tokens, excluding)
-        if least is None or not request.affinity:
-            return least
+            best = _lightest(candidates, tokens, excluding)
+        if best is None or not request.affinity:
+            return best
         last = self._lasts.get((request.model, request.affinity))
-        if last is None or last.availability is not least.availability or not _takes(last, tokens, excluding):
-            return least
-        return last if last.work_tokens - work <= least.work_tokens / least.slots * last.slots else least
+        if last is None or last.availability is not best.availability or not _takes(last, tokens, excluding):
+            return best
+        return last if last.work_tokens - work <= best.work_tokens / best.slots * last.slots else best
 
     def _two_of(self, candidates: list[Worker]) -> list[Worker]:
         first = int(self._rng.random() * len(candidates))
@@ -232,12 +223,12 @@ class Fleet:
             self._lasts.popitem(last=False)
 
     def _counted(self, worker: Worker) -> None:
-        """The ledger has moved, and nothing else."""
+        """The ledger has changed, and nothing else."""
         if worker.availability is not DOWN and (offers := worker.offers()) is not worker.availability:
             self._move(worker, offers)
 
     def _update_availability(self, worker: Worker) -> bool:
-        """Put it where it now belongs. Whether it was elsewhere."""
+        """Move the worker to its current availability; returns whether that changed."""
         current_availability = worker.current_availability()
         if current_availability is worker.availability:
             return False
@@ -245,8 +236,8 @@ class Fleet:
         return True
 
     def _move(self, worker: Worker, current_availability: Availability) -> None:
-        for line in self._lines_of.get(worker, ()):
-            line.move(worker, current_availability)
+        for candidates in self._candidates_of.get(worker, ()):
+            candidates.move(worker, current_availability)
         opens = (current_availability >= AHEAD) - (worker.availability >= AHEAD)
         for pool in worker.pools if opens else ():
             self._open[pool] += opens
@@ -256,12 +247,12 @@ class Fleet:
     def _put_right(self, worker: Worker, new: bool) -> None:
         if not self._update_availability(worker) and not new:
             return
-        for line in self._lines_of.get(worker, ()):
-            line.measure()
+        for candidates in self._candidates_of.get(worker, ()):
+            candidates.measure()
         self._changed()
 
-    def _line_up(self) -> None:
-        """Membership or models have changed: who stands in which line, from nothing."""
+    def _rebuild(self) -> None:
+        """Rebuild models, pools and candidate sets after a change of membership or models."""
         announced = dict.fromkeys(model for worker in self.workers for model in worker.models)
         for worker in self.workers:
             self._give_pools(worker)
@@ -269,10 +260,10 @@ class Fleet:
         self.unpooled = len(announced) - len(self.models)
         self.pools = list(dict.fromkeys(self._pools.values()))
         self._open = dict.fromkeys(self.pools, 0)
-        self._lines_of = {worker: [] for worker in self.workers}
+        self._candidates_of = {worker: [] for worker in self.workers}
         for worker in self.workers:
             self._reset_availability(worker)
-        self._lines = self._made_lines()
+        self._candidates = self._candidate_sets()
 
     def _reset_availability(self, worker: Worker) -> None:
         worker.pools = tuple(dict.fromkeys(self._pools[model] for model in worker.models if model in self._pools))
@@ -280,20 +271,20 @@ class Fleet:
         for pool in worker.pools if worker.availability >= AHEAD else ():
             self._open[pool] += 1
 
-    def _made_lines(self) -> dict[str, Line]:
-        """Models that the same workers serve share a line: a worker may have hundreds, and moves in each."""
+    def _candidate_sets(self) -> dict[str, CandidateSet]:
+        """One candidate set for all models of the same workers: a worker may have hundreds, and moves in each set."""
         serving: dict[str, list[Worker]] = {model: [] for model in self.models}
         for worker in self.workers:
             for model in worker.models:
                 if model in serving:
                     serving[model].append(worker)
-        lines: dict[tuple[Worker, ...], Line] = {}
+        sets: dict[tuple[Worker, ...], CandidateSet] = {}
         for workers in map(tuple, serving.values()):
-            if workers not in lines:
-                lines[workers] = line = Line(workers)
+            if workers not in sets:
+                sets[workers] = candidates = CandidateSet(workers)
                 for worker in workers:
-                    self._lines_of[worker].append(line)
-        return {model: lines[tuple(workers)] for model, workers in serving.items()}
+                    self._candidates_of[worker].append(candidates)
+        return {model: sets[tuple(workers)] for model, workers in serving.items()}
 
     def _give_pools(self, worker: Worker) -> None:
         new = [model for model in worker.models if model not in self._pools]
@@ -322,36 +313,36 @@ class Fleet:
 
 
 def kv_tokens(request: InferenceRequest) -> int:
-    """Memory that it may come to take: its prompt and its longest answer, as granted where that is known."""
+    """The memory that the request may need: its prompt and its longest answer, as granted if that is known."""
     return request.prompt_tokens + request.context_tokens + (request.granted_tokens or request.max_tokens)
 
 
 def _asked_tokens(request: InferenceRequest) -> int:
-    """The same before anything was granted, which is never more: what fits by this is taken by that."""
+    """The same without a grant, which is never less: what fits by this number can be taken."""
     return request.prompt_tokens + request.context_tokens + request.max_tokens
 
 
 def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:
-    """Whether one that has a place can take so many tokens, and may."""
+    """Whether a worker with a free slot can take so many tokens, and is not excluded."""
     return worker is not excluding and worker.has_room(tokens)
 
 
-def _least(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
-    """The least loaded, the longest unused on a tie. `_takes` is written out: this is the router's innermost loop."""
-    least: Worker | None = None
-    least_load = 0.0
+def _lightest(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
+    """The least loaded, the longest unused on a tie. `_takes` is inlined: this is the router's innermost loop."""
+    best: Worker | None = None
+    best_load = 0.0
     for worker in candidates:
         memory = worker.kv_tokens
         if worker is excluding or (memory is not None and worker.kv_held_tokens + tokens > memory):
             continue
         load = worker.work_tokens / worker.slots
-        if least is None or load < least_load or (load == least_load and worker.last_used < least.last_used):
-            least, least_load = worker, load
-    return least
+        if best is None or load < best_load or (load == best_load and worker.last_used < best.last_used):
+            best, best_load = worker, load
+    return best
 
 
 def _kept(worker: Worker, spec: WorkerSpec, connect: Connect) -> Worker:
-    """The same worker under a new entry. Its connections are made anew only where the key or the models differ."""
+    """The same worker under a new entry. Its connections are replaced only if the entry changed."""
     if spec != worker.spec:
         before = worker.upstream
         worker.adopt(spec, connect(spec).upstream)

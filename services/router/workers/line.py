@@ -1,4 +1,4 @@
-"""Those who serve one model, sorted by what they have to offer, so that a choice looks only at those with a place."""
+"""The workers of a model, sorted by availability, so that a choice looks only at those with room."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from services.router.workers.worker import AHEAD, DOWN, FREE, Availability, Worker
 
 
-class Bag:
-    """A set that can be indexed: adding, taking out and drawing at random cost the same whatever its size."""
+class IndexedSet:
+    """An indexed set: adding, removing and drawing at random take constant time."""
 
     __slots__ = ("_at", "workers")
 
@@ -17,12 +17,11 @@ class Bag:
         self._at: dict[Worker, int] = {}
 
     def add(self, worker: Worker) -> None:
-        """One more."""
         self._at[worker] = len(self.workers)
         self.workers.append(worker)
 
     def discard(self, worker: Worker) -> None:
-        """One less: the last one moves into its place."""
+        """Remove a worker, if it is in the set; the last one takes its index."""
         place = self._at.pop(worker, None)
         if place is None:
             return
@@ -32,11 +31,11 @@ class Bag:
             self._at[last] = place
 
 
-class Line:
-    """Those who serve one model, or several that the same workers serve, each where it stands.
+class CandidateSet:
+    """The workers of one model, or of several models with the same workers, by availability.
 
-    `bounded`: at least one that is alive has announced its memory. `allowed`: fields of a client's own that each of
-    them may get, alive or not; None where they are all Weir workers, which get none.
+    `bounded`: at least one live worker has reported its memory. `allowed`: client fields that each worker may get, live
+    or not; None if all are Weir workers, which get none.
     """
 
     __slots__ = ("ahead", "allowed", "bounded", "free", "largest_kv_tokens", "live", "members")
@@ -44,8 +43,8 @@ class Line:
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.members = len(workers)
         self.allowed = _allowed_by_all(workers)
-        self.free = Bag()
-        self.ahead = Bag()
+        self.free = IndexedSet()
+        self.ahead = IndexedSet()
         self.live: set[Worker] = set()
         self.bounded = False
         self.largest_kv_tokens: int | None = None
@@ -62,7 +61,7 @@ class Line:
             self.ahead.add(worker)
 
     def move(self, worker: Worker, current_availability: Availability) -> None:
-        """From where it stood to where it stands now."""
+        """Move a worker from its old availability to the current one."""
         (self.free if worker.availability is FREE else self.ahead).discard(worker)
         if current_availability is FREE:
             self.free.add(worker)
@@ -74,23 +73,20 @@ class Line:
             self.live.add(worker)
 
     def measure(self) -> None:
-        """Look again at the memory of those who are alive."""
+        """Update the memory sizes of the live workers."""
         sizes = [worker.kv_tokens for worker in self.live]
         known = [size for size in sizes if size is not None]
         self.bounded = bool(known)
         self.largest_kv_tokens = max(known) if known and len(known) == len(sizes) else None
 
     def needed(self, asked_tokens: int, kv_tokens: int) -> int:
-        """What to ask of a worker's memory: nothing, for a request that asked for more than any could ever hold.
-
-        It is sent all the same: the engine counts exactly, and says why in its own words.
-        """
+        """The memory to require of a worker: 0 for a request above every worker's memory, which the engine refuses."""
         largest = self.largest_kv_tokens
         return 0 if largest is not None and asked_tokens > largest else kv_tokens
 
     def __repr__(self) -> str:
         free, ahead = len(self.free.workers), len(self.ahead.workers)
-        return f"<Line {free} with a free slot, {ahead} with a look-ahead place, of {len(self.live)}>"
+        return f"<CandidateSet {free} with a free slot, {ahead} with a look-ahead place, of {len(self.live)}>"
 
 
 def _allowed_by_all(workers: Sequence[Worker]) -> frozenset[str] | None:

@@ -1,28 +1,18 @@
-"""How fast a worker answers, whatever the size of the answer: what its learned limit listens to.
+"""The speed of a worker regardless of the answer's size: the input of its learned limit.
 
-`core.adaptive` wants a figure that rises with congestion and not with length. Neither usual one will do. End-to-end
-time is mostly length. The time per token after the first does not hear a server's own queue: vLLM and llama.cpp run
-so many sequences side by side and let the rest wait before their first token, so a limit that listens to it grows
-without end (tests/router/workers/test_pace.py shows that). Hence
+docs/architecture/mechanisms/limits.md explains the choice; tests/router/workers/test_pace.py shows that a limit on the
+time per token grows without end.
 
     pace = seconds from dispatch to end / units,      units = overhead + prompt_tokens * reading + completion_tokens
 
-in seconds per token of the answer. Waiting in the server's queue, a slower step and a slower prefill all raise it; of
-an answer in one piece no more need be known than its total time and its counts, so streams and plain answers count
-alike. `overhead` and `reading` are prices in tokens of the answer: what a request costs before its prompt, and what a
-token of the prompt costs.
-
-They are learned where they can be seen: while the limit stands at its least, where an answer is alone, as the
-baseline is that it is compared with. Least squares on relative errors, with forgetting:
+`overhead` and `reading` are prices in completion tokens, learned while the limit is at its minimum, where an answer
+runs alone. Least squares on relative errors, with forgetting:
 
     seconds ~ a + b * prompt_tokens + c * completion_tokens      overhead = a / c, reading = b / c, neither below 0
 
-and a first guess that weighs little holds the fit where the samples leave it open (prompts of one length say nothing
-about reading). Under load the prices are kept as they are: learned there, a queue would be taken for overhead, and
-congestion for normal.
-
-An answer without counts has no pace, and neither has one that failed. Cost: O(1), and nothing at all for workers
-whose slots are announced.
+A first guess of small weight holds the fit where samples leave it open (prompts of one length say nothing about
+reading). Under load the prices are frozen: learned there, a queue would count as overhead, and congestion as normal. An
+answer without counts has no pace, nor has a failed one. O(1); nothing at all for workers with announced slots.
 """
 
 from __future__ import annotations
@@ -32,13 +22,13 @@ from math import exp2
 HALF_LIFE = 64.0
 """Samples after which one weighs half."""
 FIRST_READING = 0.005
-"""Usual for a server that batches: two hundred tokens of a prompt for the time of one of the answer."""
+"""Typical for a server that batches: 200 prompt tokens take the time of one completion token."""
 FIRST_OVERHEAD = 1.0
 ENOUGH = 6
 HOLD = 0.03
-"""Weight of the first guess against 1 for a sample: answers vary by a tenth or two, a guess may err by all of it."""
-LEAST_SHARE = 1e-3
-"""Of the guessed time per token, below which the fitted one is not believed."""
+"""Weight of the first guess, a sample having 1: answers vary by 10 to 20 %, a guess may be wrong by 100 %."""
+MIN_SHARE = 1e-3
+"""A fitted time per token below this share of the guessed one is rejected."""
 
 Row = tuple[float, float, float]
 
@@ -56,7 +46,7 @@ class Pace:
         self._sums = _zeros()
 
     def of(self, seconds: float, prompt_tokens: float, completion_tokens: float, *, alone: bool) -> float | None:
-        """The pace of one answer; `alone`: learn the prices from it, since nothing else ran."""
+        """The pace of one answer, None without counts. `alone`: nothing else ran, so learn the prices from it."""
         if not (seconds > 0 and completion_tokens > 0 and prompt_tokens >= 0):
             return None
         if alone:
@@ -68,7 +58,7 @@ class Pace:
         self._sums = [[fade * value for value in row] for row in self._sums]
         self._weight = fade * self._weight + 1.0
         self._samples += 1
-        # Divided by its own time, each sample errs by a share of it.
+        # Divided by its own time, so that each sample's error is relative.
         _add(self._sums, (1.0 / seconds, prompt_tokens / seconds, completion_tokens / seconds), 1.0)
         if self._samples >= ENOUGH:
             self._fit()
@@ -80,15 +70,14 @@ class Pace:
         sums = [list(row) for row in self._sums]
         for i, (size, price) in enumerate(((1.0, FIRST_OVERHEAD), (max(prompt, 1.0), FIRST_READING), (written, 1.0))):
             row = [0.0, 0.0, 0.0]
-            row[i] = size * requests_per_s  # as a share of the usual time, as the samples are
+            row[i] = size * requests_per_s  # relative, as the samples are
             _add(sums, (row[0], row[1], row[2]), row[i] * price * guess_s, HOLD)
         overhead_s, reading_s, writing_s = _solved(sums)
-        if writing_s > LEAST_SHARE * guess_s:
+        if writing_s > MIN_SHARE * guess_s:
             self.overhead_tokens = max(0.0, overhead_s) / writing_s
             self.reading = max(0.0, reading_s) / writing_s
 
     def _column(self, i: int) -> float:
-        """The mean of one figure over a sample's time."""
         return self._sums[i][3] / self._weight
 
     def __repr__(self) -> str:
@@ -108,7 +97,7 @@ def _add(sums: list[list[float]], row: Row, target: float, weight: float = 1.0) 
 
 
 def _solved(sums: list[list[float]]) -> list[float]:
-    """Cholesky would do; Gauss with pivots forgives more. Held by the guess, it is never singular."""
+    """Gaussian elimination with pivots; the guess keeps the system regular."""
     rows = [list(row) for row in sums]
     for i in range(3):
         pivot = max(range(i, 3), key=lambda k: abs(rows[k][i]))

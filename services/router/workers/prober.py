@@ -1,18 +1,11 @@
-"""Looks at every worker at a steady pace, at once when one is suspected, and believes what it sees (`health.py`).
+"""Probes every worker at a steady pace, and at once when it is suspected; `health.py` decides.
 
-Probes tell what a worker announces and whether it lives; that it has a place is the ledger's to know. What requests
-meet counts as much: a lost connection keeps new requests away until the worker has answered a probe, failures in a
-row eject it, and one that refuses is left alone for as long as it said.
+Healthy workers share MAX_PROBES_PER_S: with 256 of them the interval is 8 s, since requests notice faults first.
+Unhealthy ones have a budget of the same size, so that a return is seen soon. Pauses vary at random, so that the probes
+of a large fleet do not coincide; a suspect is probed after LOOK_AGAIN_S, however many requests suspect it.
 
-Cost. A worker is looked at once an interval, and not more than MAX_PROBES_PER_S of those that are well: with 256 of
-them the interval grows to 8 s. Nothing is lost by that while requests flow, since they notice first. Those that are
-not well have a budget of the same size, so that one that comes back is seen soon. The pauses are spread by chance, or
-the probes of a large fleet would come together; a suspect is looked at after LOOK_AGAIN_S and not sooner, however
-many requests suspect it.
-
-Its own standing still is no worker's silence. A router that gets no processor for a second finds a time-out passed and
-every answer unread, and would hold the whole fleet for dead; so the time-out is counted in pieces (`awake_for`). That
-a watcher is the first to be doubted is Lifeguard's idea (Dadgar et al., 2018).
+A stall of the router is not the worker's silence, so the timeout counts only time in which the router ran (`awake_for`,
+after Lifeguard: Dadgar et al., 2018).
 """
 
 from __future__ import annotations
@@ -36,13 +29,13 @@ PIECES = 10
 LOOK_AGAIN_S = 0.1
 MAX_PROBES_PER_S = 32
 SPREAD = 0.2
-LEAST_REST_S, LONGEST_REST_S = 0.05, 5.0
+MIN_REST_S, LONGEST_REST_S = 0.05, 5.0
 LACKING_LINE_S = 1.0
-"""At most one line of the log in this time for what the router itself lacks."""
+"""The minimum time between two log lines about a lack of connections."""
 
 
 class _Watch:
-    """The task that looks at one worker, and how to hurry it."""
+    """The task that probes one worker, and an event that hurries it."""
 
     __slots__ = ("hurry", "task")
 
@@ -52,7 +45,7 @@ class _Watch:
 
 
 class Prober:
-    """One for each fleet. Tells it what has been seen; decides nothing about requests."""
+    """One per fleet. Updates the fleet from probes and failures."""
 
     def __init__(self, fleet: Fleet, interval_s: float, log: Log, rng: Random) -> None:
         self._fleet = fleet
@@ -62,21 +55,21 @@ class Prober:
         self._watches: dict[Worker, _Watch] = {}
         self._rests: dict[Worker, asyncio.TimerHandle] = {}
         self._unpooled = 0
-        self._lacking_told_at = -inf
+        self._lacking_logged_at = -inf
 
     async def look_at_all(self) -> None:
-        """Every worker once, before the first request."""
+        """Probe every worker once, before the first request."""
         await asyncio.gather(*(self.probe(worker) for worker in self._fleet.workers))
 
     def start(self) -> None:
-        """Begin to look, at a random moment of the first interval each."""
+        """Start probing, each worker first at a random moment of its interval."""
         for worker in self._fleet.workers:
             if worker not in self._watches:
                 hurry = asyncio.Event()
                 self._watches[worker] = _Watch(asyncio.create_task(self._watch(worker, hurry)), hurry)
 
     async def stop(self) -> None:
-        """Stop looking and close idle connections."""
+        """Stop probing and close idle connections."""
         watches = list(self._watches.values())
         for watch in watches:
             watch.task.cancel()
@@ -88,7 +81,7 @@ class Prober:
             worker.upstream.close()
 
     def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
-        """The worker list has changed: newcomers are looked at at once, those who left until they hold nothing."""
+        """Replace the worker list: new workers are probed at once, removed ones until they hold nothing."""
         before = set(self._fleet.workers)
         self._fleet.reload(specs, connect)
         self.start()
@@ -99,31 +92,31 @@ class Prober:
         for worker in before - after:
             self._log.info("worker leaves", worker=worker.name, url=worker.url, inflight=worker.inflight)
 
-    # ---- what requests have met
+    # ---- reports from requests
 
     def suspect(self, worker: Worker, error: Exception) -> None:
-        """A connection to it was lost or refused: it gets nothing new until it has answered a probe."""
+        """A connection to it was lost or refused: it gets nothing new until it answers a probe."""
         was = _state(worker)
         worker.health.suspect()
         self.failed(worker)
-        self._tell(worker, was, str(error))
+        self._report(worker, was, str(error))
         self._hurry(worker)
 
     def failed(self, worker: Worker) -> None:
-        """It took a request and failed it. Too many in a row, and it is ejected, if enough others are left."""
+        """It failed a request. Too many in a row eject it, if enough other workers are left."""
         was = _state(worker)
         if worker.health.failed() and not self._fleet.needs(worker):
             worker.health.eject(_now())
-        self._tell(worker, was, f"{worker.health.failures} requests in a row failed")
+        self._report(worker, was, f"{worker.health.failures} requests in a row failed")
 
     def refused(self, worker: Worker, busy: Busy) -> None:
-        """It has no room, or is leaving: it gets nothing new for as long as it said, within reason."""
+        """It has no room, or is draining: it gets nothing new for the delay it named, within bounds."""
         if busy.draining:
             was = _state(worker)
             worker.draining = True
-            self._tell(worker, was, "it said so")
+            self._report(worker, was, "it said so")
             return
-        rest_s = min(max(busy.delay_ms / 1000, LEAST_REST_S), LONGEST_REST_S)
+        rest_s = min(max(busy.delay_ms / 1000, MIN_REST_S), LONGEST_REST_S)
         if (running := self._rests.pop(worker, None)) is not None:
             running.cancel()
         self._rests[worker] = asyncio.get_running_loop().call_later(rest_s, self._rested, worker)
@@ -131,10 +124,10 @@ class Prober:
         self._fleet.looked(worker)
 
     def lacking(self, error: PoolFull) -> None:
-        """This router has no connection or descriptor left, which says nothing about any worker."""
+        """This router has no connection or descriptor left; no worker is at fault."""
         now = _now()
-        if now - self._lacking_told_at >= LACKING_LINE_S:
-            self._lacking_told_at = now
+        if now - self._lacking_logged_at >= LACKING_LINE_S:
+            self._lacking_logged_at = now
             self._log.warning("this router can open no connection to its workers", why=str(error))
 
     def _rested(self, worker: Worker) -> None:
@@ -149,7 +142,7 @@ class Prober:
         while worker in self._fleet.workers or worker in self._fleet.leaving:
             try:
                 await self.probe(worker)
-            except Exception as error:  # a fault of ours: the next look must come all the same
+            except Exception as error:  # a fault here must not stop the probes
                 self._log.error("a look at a worker failed", worker=worker.name, traceback=place_of(error))
             hurry.clear()
             await self._pause(hurry, self._pause_s(worker))
@@ -168,7 +161,7 @@ class Prober:
         try:
             async with asyncio.timeout(pause_s):
                 await hurry.wait()
-            await asyncio.sleep(min(LOOK_AGAIN_S, self._interval_s))  # a restarting worker must not be hammered
+            await asyncio.sleep(min(LOOK_AGAIN_S, self._interval_s))  # do not hammer a restarting worker
         except TimeoutError:
             pass
 
@@ -177,20 +170,20 @@ class Prober:
             watch.hurry.set()
 
     async def probe(self, worker: Worker) -> None:
-        """Look once.
+        """Probe once.
 
-        One missed probe keeps new requests away; a second one in a row, or a refused connection, means that it is
-        dead: what it has not begun to answer fails at once, and has its retry while there is time. A probe that could
-        not be sent, since this router has no descriptor or connection left, is none.
+        One missed probe keeps new requests away. A second in a row, or a refused connection, means that the worker is
+        dead: the requests that it has not begun to answer fail at once and are retried while there is time. A probe
+        that this router cannot send, for lack of a descriptor or connection, does not count.
         """
         try:
             async with awake_for(PROBE_TIMEOUT_S):
                 seen = await worker.upstream.probe()
         except TimeoutError:
             self._missed(worker)
-        except PoolFull as error:  # ours: it has not been looked at
+        except PoolFull as error:  # no connection left here: the worker was not probed
             self.lacking(error)
-        except Exception as error:  # whatever it is, the next look must come
+        except Exception as error:  # whatever it is, the next probe must come
             self._dead(worker, str(error) if isinstance(error, UpstreamError) else f"its probe raised {error!r}")
         else:
             self._saw(worker, seen)
@@ -199,7 +192,7 @@ class Prober:
         was = _state(worker)
         worker.health.answered(_now(), needed=self._fleet.needs(worker))
         self._fleet.learn(worker, seen)
-        self._tell(worker, was, "")
+        self._report(worker, was, "")
         if self._fleet.unpooled > self._unpooled:
             self._log.warning("too many models: some are not served", left_out=self._fleet.unpooled)
         self._unpooled = self._fleet.unpooled
@@ -208,16 +201,16 @@ class Prober:
         was, why = _state(worker), f"no answer to a probe in {PROBE_TIMEOUT_S:g} s"
         if worker.health.missed():
             self._dead(worker, why)
-        self._tell(worker, was, why)
+        self._report(worker, was, why)
 
     def _dead(self, worker: Worker, why: str) -> None:
         was = _state(worker)
         worker.health.eject(_now())
-        self._tell(worker, was, why)
+        self._report(worker, was, why)
         worker.upstream.give_up(f"the worker is gone: {why}")
 
-    def _tell(self, worker: Worker, was: str, why: str) -> None:
-        """The fleet, and the log, of a change."""
+    def _report(self, worker: Worker, was: str, why: str) -> None:
+        """Update the fleet, and log a change of state."""
         state = _state(worker)
         self._fleet.looked(worker)
         if state != was:
@@ -227,10 +220,10 @@ class Prober:
 
 @asynccontextmanager
 async def awake_for(limit_s: float) -> AsyncIterator[None]:
-    """`asyncio.timeout`, over time for which this process ran: a piece of it counts once, however late its end is seen.
+    """`asyncio.timeout` over time in which this process ran: each of PIECES pieces counts once, however late it ends.
 
-    After a second without a processor nine tenths are left, in which the answer is read that has come, or is made: a
-    worker beside us has stood still as well. Never shorter than `limit_s`; longer by the router's own lateness.
+    After a one-second stall nine tenths of the time are left for the answer that has arrived, or is being made: a
+    worker on the same machine stalled too. Never shorter than `limit_s`; longer by the router's own lateness.
     """
     loop, left = asyncio.get_running_loop(), PIECES
     piece: asyncio.TimerHandle

@@ -1,14 +1,11 @@
-"""One worker as the router knows it: what it announced, what is believed of it, and what it holds of ours.
+"""One worker: its reported state, its health, and the ledger of the requests that it holds.
 
-The ledger of what it holds is the router's own and synchronous: polled figures lag, and every router that trusted them
-overshot or stood still (vLLM #49538, llm-d #2100). What a worker says about itself only sets the bounds:
+The ledger is the router's own and synchronous: polled figures lag, and routers that trusted them overshot or stalled
+(vLLM #49538, llm-d #2100). A worker's reports only set the bounds: slots (learned with `slots: auto`), one look-ahead
+request in its own queue, and KV tokens for prompts and answers.
 
-    slots       requests that run side by side; where nobody has announced them, the limit that is being learned
-    look-ahead  one request more, which waits in the worker's own line and hides the router's round trip
-    KV tokens   memory for prompts and answers, where it is announced
-
-Bounds, as long as these do not shrink: at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and
-longest answer. Where they shrink nothing is taken back; nothing new comes until what is held fits again.
+While these do not shrink, it holds at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and longest
+answer. If they shrink nothing is taken back; nothing new is sent until what is held fits again.
 """
 
 from __future__ import annotations
@@ -23,12 +20,12 @@ from services.router.workers.health import Health
 from services.router.workers.pace import Pace
 from services.router.workers.workersfile import WorkerSpec
 
-LEAST_LIMIT = 1
-LEAST_WORK_TOKENS = 1.0
+MIN_LIMIT = 1
+MIN_WORK_TOKENS = 1.0
 
 
 class Availability(IntEnum):
-    """What a worker has to offer now. The order matters: up to DOWN it is not alive."""
+    """A worker's capacity now. The order matters: only values above DOWN are live."""
 
     DOWN = 0
     FULL = 1
@@ -39,12 +36,11 @@ class Availability(IntEnum):
 DOWN, FULL, AHEAD, FREE = Availability
 
 Held = tuple[float, int]
-"""What one request weighs on a worker, in tokens of work and of memory, as it was when it was taken: what comes off is
-what went on."""
+"""(work tokens, memory tokens) of a request when it was taken; the same values are released."""
 
 
 class Worker:
-    """Plain state and its ledger; `Fleet` decides. `most` bounds a limit that is learned."""
+    """State and ledger; `Fleet` decides. `max_limit` bounds a learned limit."""
 
     __slots__ = (
         "availability",
@@ -60,8 +56,8 @@ class Worker:
         "leaving",
         "limit",
         "lookahead",
+        "max_limit",
         "models",
-        "most",
         "name",
         "paces",
         "pools",
@@ -74,17 +70,17 @@ class Worker:
         "work_tokens",
     )
 
-    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, most: int = 64) -> None:
+    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, max_limit: int = 64) -> None:
         self.name = spec.name
-        self.most = most
+        self.max_limit = max_limit
         self.health = Health()
         self.draining = False
         self.leaving = False
-        """Out of the list: it finishes what it holds, and is then closed."""
+        """Removed from the list: it finishes what it holds and is then closed."""
         self.held_back = False
-        """An operator wants it empty: nothing new until it is let go on."""
+        """Drained by an operator."""
         self.resting = False
-        """It has just refused, and said for how long."""
+        """It has just refused, and rests for the delay it named."""
         self.held: dict[Request, Held] = {}
         self.inflight = 0
         self.work_tokens = 0.0
@@ -98,28 +94,26 @@ class Worker:
         self.kv_tokens: int | None = None
         self.step_ms = self.prefill_ms_per_token = 0.0
         self.batch: int | None = None
-        """How many sequences its engine held at the last probe."""
+        """Sequences in its engine at the last probe."""
         self.models: tuple[str, ...] = ()
         self.adopt(spec, upstream)
 
     @property
     def url(self) -> str:
-        """Its address."""
         return self.spec.url
 
     @property
     def kind(self) -> str:
-        """How it is spoken to."""
         return self.spec.kind
 
     @property
     def healthy(self) -> bool:
-        """Whether it answers, and has not been ejected."""
+        """Whether it answers probes and is not ejected."""
         return self.health.up
 
     @property
     def live(self) -> bool:
-        """Whether it takes requests, if not at this moment."""
+        """Whether it takes requests, busy or not."""
         return self.health.up and not self.draining and not self.leaving and not self.held_back
 
     @property
@@ -128,19 +122,19 @@ class Worker:
         return self.slots + self.lookahead
 
     def adopt(self, spec: WorkerSpec, upstream: Upstream) -> None:
-        """Be this from now on. What it holds and what has been learned of it stays."""
+        """Take over a new entry of the worker list. What it holds and what was learned stays."""
         self.spec, self.upstream = spec, upstream
         self.lookahead = spec.lookahead
         self.models = tuple(spec.models) or self.models
         if spec.slots == "auto":
-            self.limit = self.limit or _limit(self.most, self.inflight)
+            self.limit = self.limit or _limit(self.max_limit, self.inflight)
             self.slots = self.limit.cap
         else:
             self.limit = None
             self.slots = self.slots if spec.slots is None else spec.slots
 
     def learn(self, seen: Probe) -> bool:
-        """Believe what it announces, where the list says nothing. Whether anything is new."""
+        """Apply its reported state where the list has no value; returns whether anything changed."""
         before = (self.slots, self.models, self.draining, self.kv_tokens)
         if self.spec.slots is None:
             self.slots = seen.slots
@@ -154,11 +148,11 @@ class Worker:
         return before != (self.slots, self.models, self.draining, self.kv_tokens)
 
     def current_availability(self) -> Availability:
-        """What it has to offer, by the ledger."""
+        """Its capacity by the ledger, DOWN if it is not live."""
         return self.offers() if self.live else DOWN
 
     def offers(self) -> Availability:
-        """The same, while it is alive."""
+        """Its capacity, assuming that it is live."""
         if self.resting:
             return FULL
         if self.inflight < self.slots:
@@ -166,11 +160,11 @@ class Worker:
         return AHEAD if self.inflight < self.slots + self.lookahead else FULL
 
     def has_room(self, kv_tokens: int) -> bool:
-        """Whether so much more would fit into its announced memory."""
+        """Whether so many more tokens fit into its reported memory."""
         return self.kv_tokens is None or self.kv_held_tokens + kv_tokens <= self.kv_tokens
 
     def pace(self, seconds: float, prompt_tokens: float, completion_tokens: float) -> float | None:
-        """What an answer tells a learned limit, from its dispatch to its end; None where no limit is learned."""
+        """The pace of an answer, from dispatch to end, for a learned limit; None without one."""
         limit = self.limit
         if limit is None:
             return None
@@ -180,7 +174,7 @@ class Worker:
     # ---- the ledger
 
     def hold(self, request: Request, work_tokens: float, kv_tokens: int) -> None:
-        """Write a request into the ledger. Twice is a bug in the caller."""
+        """Add a request to the ledger. Raises RuntimeError if it is in it, or above a learned limit."""
         if request in self.held:
             raise RuntimeError(f"{self!r} holds {request!r} already")
         if self.limit is not None and not self.limit.try_take():
@@ -192,7 +186,7 @@ class Worker:
         self.kv_held_tokens += kv_tokens
 
     def release(self, request: Request, pace: float | None, *, overloaded: bool) -> bool:
-        """Strike it out again. Whether the slots have changed by it. What is not held is a bug in the caller."""
+        """Remove a request; returns whether the slots changed. Raises RuntimeError if it is not in the ledger."""
         held = self.held.pop(request, None)
         if held is None:
             raise RuntimeError(f"{self!r} does not hold {request!r}: it was given back twice, or never taken")
@@ -209,8 +203,8 @@ class Worker:
             assert not self.kv_held_tokens, self._fault(request)
         if self.limit is None:
             return False
-        heard = pace if pace is not None and 0 < pace < inf else None
-        self.limit.give_back(heard, overloaded=overloaded)
+        sample = pace if pace is not None and 0 < pace < inf else None
+        self.limit.give_back(sample, overloaded=overloaded)
         before, self.slots = self.slots, self.limit.cap
         return before != self.slots
 
@@ -224,7 +218,7 @@ class Worker:
         return f"<Worker {self.name} {state}, {held}>"
 
 
-def _limit(most: int, inflight: int) -> AdaptiveLimit:
-    limit = AdaptiveLimit(least=min(LEAST_LIMIT, most), most=most)
+def _limit(max_limit: int, inflight: int) -> AdaptiveLimit:
+    limit = AdaptiveLimit(least=min(MIN_LIMIT, max_limit), most=max_limit)
     limit.inflight = inflight  # taken before there was a limit
     return limit

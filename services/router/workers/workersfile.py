@@ -1,4 +1,4 @@
-"""The worker list: WORKERS_FILE, or WORKERS as addresses of Weir workers. Checked whole, every fault listed."""
+"""The worker list: WORKERS_FILE, or WORKERS as addresses of Weir workers. Validated whole; every fault is listed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ Model = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class WorkerSpec(BaseModel):
-    """One entry of the worker list."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
@@ -71,13 +69,11 @@ class WorkerSpec(BaseModel):
         return self
 
     def api_key(self) -> str | None:
-        """The key for this upstream, read from the variable that the file names; keys never stand in files."""
+        """The upstream's API key, from the environment variable that the file names; keys are never in files."""
         return os.environ[self.api_key_env] if self.api_key_env else None  # noqa: TID251  named by the file
 
 
 class WorkerList(BaseModel):
-    """The whole file: `workers: [...]`."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: Annotated[list[WorkerSpec], Field(min_length=1, max_length=MAX_WORKERS)]
@@ -102,7 +98,7 @@ def read(path: Path) -> list[WorkerSpec]:
 
 
 def from_urls(urls: str) -> list[WorkerSpec]:
-    """Weir workers by their addresses, comma-separated. Raises ValueError listing every fault."""
+    """Weir workers from comma-separated addresses. Raises ValueError listing every fault."""
     named = [url.strip() for url in urls.split(",") if url.strip()]
     return _checked(
         {"workers": [{"name": f"worker-{i}", "kind": "weir", "url": url} for i, url in enumerate(named)]}, "WORKERS"

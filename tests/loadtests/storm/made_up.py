@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from loadtests.storm.scenarios import SCENARIOS
-from services.contracts.storm import Mark, PolicyTold, Run, Second, TenantTold
+from services.contracts.storm import Mark, PolicySwitches, Run, Second, TenantCounts
 
 
 def a_run(id: str = "a1b2", scenario: str = "burst", **changed: Any) -> Run:
@@ -21,12 +21,12 @@ def a_run(id: str = "a1b2", scenario: str = "burst", **changed: Any) -> Run:
         for s in range(10)
     ]  # fmt: skip
     tenants = [
-        TenantTold(id="anna", asked=100, answered=90, sent=120, on_time=90, refused=30, p50_ms=510.0, p95_ms=900.0),
-        TenantTold(id="<b>ben</b>", asked=0),
+        TenantCounts(id="anna", asked=100, answered=90, sent=120, on_time=90, refused=30, p50_ms=510.0, p95_ms=900.0),
+        TenantCounts(id="<b>ben</b>", asked=0),
     ]
     run = Run(
         run=id, scenario=scenario, title=known.file.title, began_at_ms=1_790_000_000_000, seconds=10.0, lasted_s=10.2,
-        ended="done", why="", sliders={"intensity": 5.0, "seconds": 10.0}, policy=PolicyTold(True, True, True),
+        ended="done", why="", sliders={"intensity": 5.0, "seconds": 10.0}, policy=PolicySwitches(True, True, True),
         policy_changed=False, capacity_per_s=26.6, capped=False, on_time_share=0.65, goodput_share=0.97,
         answered_share=0.9, p50_ms=510.0, p95_ms=901.5, deadline_ms=2000.0, wasted_s=0.5, wasted_share=0.003,
         caption=known.caption, watch=list(known.file.watch), series=series, tenants=tenants,

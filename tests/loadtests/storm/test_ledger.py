@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadtests.load.ledger import ENDINGS, HELD_BACK, ON_TIME, Row
 from loadtests.storm.ledger import MOST_CODES, MOST_ROWS, Books, ending_of
-from services.contracts.storm import Counts, TenantTold
+from services.contracts.storm import Counts, TenantCounts
 
 NAMES = [name for name in Counts.__struct_fields__ if name != "held_back"]
 tries = st.tuples(
@@ -40,7 +40,7 @@ def test_sent_is_ended_and_under_way_in_every_view(tried: list[tuple[str, float,
     for row, (_, _, outcome, code, status) in zip(rows[:over], tried, strict=False):
         ended(books, row, outcome, code, status)
     assert books.under_way == books.open == len(tried) - min(over, len(tried))
-    whole = books.all.fill(TenantTold(id="all"))
+    whole = books.all.fill(TenantCounts(id="all"))
     assert whole.sent == len(tried) == books.people[0]
     for views in (books.series(0.0), books.tenants()):
         assert len(views) <= MOST_ROWS

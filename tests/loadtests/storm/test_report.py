@@ -9,11 +9,11 @@ import pytest
 
 from loadtests.storm.plots import Chart, Line, draw, nice_top
 from loadtests.storm.report import STYLE, report
-from services.contracts.storm import PolicyTold, Run
+from services.contracts.storm import PolicySwitches, Run
 from tests.loadtests.storm.made_up import a_run
 
 VOID = {"meta", "path", "line", "rect", "circle"}
-OFF = PolicyTold(admission=False, fairness=True, cancellation=False)
+OFF = PolicySwitches(admission=False, fairness=True, cancellation=False)
 
 
 class Reader(HTMLParser):

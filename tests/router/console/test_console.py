@@ -363,6 +363,16 @@ def test_as_many_viewers_as_there_may_be_leave_room_for_a_scraper(tmp_path: Path
     run(main)
 
 
+@pytest.mark.parametrize("name", ["nothing.js", "x%0ay", "%0aindex.html"])
+def test_an_unknown_file_is_the_pages_own_404_whatever_characters_its_name_has(name: str) -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            reply = await stand.client.get(f"/console/static/{name}")
+            assert (reply.status_code, error_of(reply)["message"]) == (404, "the console has no such file")
+
+    run(main)
+
+
 def test_in_lab_mode_the_metrics_listener_has_no_console() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer)) as stand:

@@ -11,10 +11,10 @@ import pytest
 from services.contracts.console import Frame
 from services.core.outcome import Outcome
 from services.core.policies import Policies
-from services.router.console.feed import MOST_DECISIONS, Feed
-from services.router.console.tables import MOST_HEADS, MOST_RUNNING, MOST_RUNNING_IN_ALL, MOST_TENANTS, MOST_WORKERS
+from services.router.console.feed import MAX_DECISIONS, Feed
+from services.router.console.tables import MAX_HEADS, MAX_RUNNING, MAX_RUNNING_TOTAL, MAX_TENANTS, MAX_WORKERS
 from services.router.parsing.slo import RequestSLO
-from services.router.telemetry.journal import UNSEEN_LIVES, Journal
+from services.router.telemetry.journal import UNWATCHED_RECORDS, Journal
 from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
@@ -128,14 +128,14 @@ def test_a_frame_is_bounded_with_ten_thousand_tenants_and_two_hundred_workers() 
         for _ in range(100):
             house.admit(turn("tenant-9999", within_s=1e6))
         frame = watched.frame()
-        assert (len(frame.tenants), len(frame.workers), frame.other_workers) == (MOST_TENANTS, MOST_WORKERS, 168)
-        assert frame.other_tenants.tenants == 10_000 - MOST_TENANTS
+        assert (len(frame.tenants), len(frame.workers), frame.other_workers) == (MAX_TENANTS, MAX_WORKERS, 168)
+        assert frame.other_tenants.tenants == 10_000 - MAX_TENANTS
         shown = sum(tenant.waiting for tenant in frame.tenants)
         assert shown + frame.other_tenants.waiting == frame.waiting.requests == 10_000 + 100 - 8000
-        assert max(len(tenant.heads) for tenant in frame.tenants) <= MOST_HEADS
-        assert max(len(each.requests) for each in frame.workers) == MOST_RUNNING
-        assert sum(len(each.requests) for each in frame.workers) == MOST_RUNNING_IN_ALL
-        assert len(frame.decisions) == MOST_DECISIONS
+        assert max(len(tenant.heads) for tenant in frame.tenants) <= MAX_HEADS
+        assert max(len(each.requests) for each in frame.workers) == MAX_RUNNING
+        assert sum(len(each.requests) for each in frame.workers) == MAX_RUNNING_TOTAL
+        assert len(frame.decisions) == MAX_DECISIONS
         assert len(msgspec.json.encode(frame)) < 100_000
 
     run(main())
@@ -166,7 +166,7 @@ def test_what_did_not_fit_since_the_frame_before_is_counted() -> None:
             watched.ended(str(number), Outcome.SERVED, 0.1)
         await asyncio.sleep(0.2)
         frame = watched.frame()
-        assert (len(frame.decisions), frame.decisions_left_out, frame.decided) == (MOST_DECISIONS, 60, 100)
+        assert (len(frame.decisions), frame.decisions_left_out, frame.decided) == (MAX_DECISIONS, 60, 100)
         await asyncio.sleep(0.2)
         again = watched.frame()
         assert (again.decisions_left_out, again.decisions[-1].n) == (0, 100)
@@ -207,16 +207,16 @@ def test_latency_is_that_of_what_was_served_within_the_last_second() -> None:
 def test_what_was_got_is_told_over_the_time_that_is_remembered_and_a_look_makes_it_remember_more() -> None:
     async def main() -> None:
         watched = one_slot()
-        for _ in range(2 * UNSEEN_LIVES):
+        for _ in range(2 * UNWATCHED_RECORDS):
             watched.ended("unseen", Outcome.SERVED, 0.1)
             await asyncio.sleep(0.005)
         assert watched.frame().got_tokens_per_s == pytest.approx(50.0 / 0.005, rel=0.02), (
             "half of them in half the time"
         )
-        for _ in range(2 * UNSEEN_LIVES):
+        for _ in range(2 * UNWATCHED_RECORDS):
             watched.ended("seen", Outcome.SERVED, 0.1)
             await asyncio.sleep(0.005)
-        assert len(watched.journal.served_since(now() - 1.0, 10 * UNSEEN_LIVES)[0]) == pytest.approx(200, abs=1)
+        assert len(watched.journal.served_since(now() - 1.0, 10 * UNWATCHED_RECORDS)[0]) == pytest.approx(200, abs=1)
         assert watched.frame().got_tokens_per_s == pytest.approx(50.0 / 0.005, rel=0.02)
 
     run(main())

@@ -13,7 +13,7 @@ import pytest
 
 from services.router.config import RouterSettings
 from services.router.console import storm
-from services.router.console.storm import MOST_BODY_BYTES, storm_routes
+from services.router.console.storm import MAX_BODY_BYTES, storm_routes
 from services.runtime.http import Exchange, Handler
 from tests.router.rig import FakeWorker, answer, error_of, standing
 from tests.runtime.rig import serving
@@ -125,9 +125,9 @@ def test_a_bench_that_says_nothing_is_not_waited_for_for_ever(monkeypatch: pytes
 
 def test_wishes_and_answers_have_a_size():
     async def main() -> None:
-        bench = FakeBench(body=b" " * (storm.MOST_ANSWER_BYTES + 1))
+        bench = FakeBench(body=b" " * (storm.MAX_ANSWER_BYTES + 1))
         async with before(bench) as client:
-            long = await client.post("/console/storm", content=b" " * (MOST_BODY_BYTES + 1), headers=WRITE)
+            long = await client.post("/console/storm", content=b" " * (MAX_BODY_BYTES + 1), headers=WRITE)
             assert long.status_code == 413
             assert bench.asked == []
             assert (await client.get("/console/storm")).status_code == 503

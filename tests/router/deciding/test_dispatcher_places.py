@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from services.core.outcome import Outcome
-from services.router.deciding.dispatcher import NOBODY_S
+from services.router.deciding.dispatcher import NO_WORKER_GRACE_S
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Busy
 from services.router.workers.prober import Prober
@@ -79,7 +79,7 @@ def test_who_comes_while_every_worker_is_lost_is_refused_at_once_and_who_waits_s
         assert refused is not None
         assert (refused.outcome, refused.status) == (Outcome.NO_CAPACITY, 503)
         assert refused.details.retry_hint_ms is not None
-        await asyncio.sleep(NOBODY_S / 2)
+        await asyncio.sleep(NO_WORKER_GRACE_S / 2)
         house.up(*house.workers)
         assert await house.rides[waits] is Outcome.SERVED
         await house.empty()
@@ -203,7 +203,7 @@ def test_a_retry_with_nobody_left_alive_is_refused_for_want_of_capacity_when_tha
         await asyncio.sleep(1)
         house.down(*house.workers)
         assert await riding is Outcome.NO_CAPACITY
-        assert house.ended_at[failed] == pytest.approx(1 + NOBODY_S, abs=0.01)
+        assert house.ended_at[failed] == pytest.approx(1 + NO_WORKER_GRACE_S, abs=0.01)
         assert (house.refusals[failed].status, house.refusals[failed].retry) == (503, True)
         for each in house.rides.values():
             each.cancel()
@@ -218,7 +218,7 @@ def test_a_retry_waits_for_a_worker_that_is_back_in_a_moment_as_those_in_line_do
         failed = turn()
         riding = house.ride(failed, lambda turn: house.again(turn))
         house.down(*house.workers)  # the one was killed; of the other a probe was missed
-        await asyncio.sleep(NOBODY_S / 2)
+        await asyncio.sleep(NO_WORKER_GRACE_S / 2)
         assert failed.worker is None
         house.check()
         house.up(house.workers[1])
@@ -327,7 +327,7 @@ def test_who_waits_for_nobody_is_told_so_and_who_waits_for_a_moment_is_served() 
         house.down(*house.workers)
         began = asyncio.get_running_loop().time()
         assert await riding is Outcome.NO_CAPACITY
-        assert house.ended_at[waits] - began == pytest.approx(NOBODY_S, abs=0.01)
+        assert house.ended_at[waits] - began == pytest.approx(NO_WORKER_GRACE_S, abs=0.01)
         assert (house.refusals[waits].status, house.refusals[waits].retry) == (503, True)
         holding.cancel()
         await house.empty()

@@ -67,7 +67,7 @@ def test_the_state_shows_who_runs_who_waits_and_what_was_predicted() -> None:
 
 
 def test_the_state_is_bounded_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.router.operating.state.MOST_TURNS", 5)
+    monkeypatch.setattr("services.router.operating.state.MAX_REQUESTS", 5)
 
     async def main() -> None:
         async with standing(FakeWorker(hang, slots=1)) as stand:
@@ -206,6 +206,24 @@ def test_a_token_once_set_is_asked_for_and_beyond_loopback_the_routes_are_off_wi
             assert (await stand.metrics.get("/metrics")).status_code == 200
 
     run(main)
+
+
+@pytest.mark.parametrize("path", ["/admin/secrets", "/admin/x%0ay", "/admin/%0a", "/admin/x%0d%0ay"])
+def test_an_unknown_admin_path_asks_for_the_key_and_is_logged_whatever_characters_it_has(
+    path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    token = "s3cret-s3cret-s3cret"
+
+    async def main() -> None:
+        async with standing(FakeWorker(answer), admin_token=SecretStr(token), log_level="INFO") as stand:
+            refused = await stand.metrics.get(path)
+            assert (refused.status_code, error_of(refused)["code"]) == (401, "invalid_api_key")
+            with_key = await stand.metrics.get(path, headers={"Authorization": f"Bearer {token}"})
+            assert with_key.status_code == 404
+            assert "there is nothing here; there are /admin/state" in error_of(with_key)["message"]
+
+    run(main)
+    assert capfd.readouterr().out.count('"admin request refused"') == 2
 
 
 def test_a_web_page_in_a_browser_on_this_machine_gets_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.parsing.fields import ALLOWABLE, FIELDS, MOST_BEST_OF, in_table, judge
+from services.router.parsing.fields import ALLOWABLE, FIELDS, MAX_BEST_OF, in_table, judge
 from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.parsing.parsers import chat_parser, completion_parser
 from services.runtime.errors import BadInput
@@ -127,10 +127,10 @@ def test_an_echo_with_logprobs_is_the_prompts_logprobs() -> None:
     assert judge(text(echo=True), NONE) == judge(text(logprobs=3), NONE) == judge(text(echo=False, logprobs=3), NONE)
 
 
-@pytest.mark.parametrize("value", [0, -1, MOST_BEST_OF + 1, True, "2", 1.5])
+@pytest.mark.parametrize("value", [0, -1, MAX_BEST_OF + 1, True, "2", 1.5])
 def test_best_of_is_bounded_though_it_is_allowed(value: object) -> None:
     assert refused(text(best_of=value), ALLOWABLE).param == "best_of"
-    assert judge(text(best_of=MOST_BEST_OF), ALLOWABLE) == MOST_BEST_OF
+    assert judge(text(best_of=MAX_BEST_OF), ALLOWABLE) == MAX_BEST_OF
 
 
 @pytest.mark.parametrize("value", ["", "x" * 1025, 7, ["x"]])
@@ -171,5 +171,5 @@ def test_whatever_value_a_field_has_it_is_judged_and_never_an_error_of_ours(
     else:
         named = None
     assert named is None or named in fields
-    assert 1 <= copies <= MOST_BEST_OF
+    assert 1 <= copies <= MAX_BEST_OF
     assert copies == 1 or "best_of" in allowed

@@ -92,7 +92,7 @@ async def standing(
     async with wired(refuse) as (pool, wires):
         made = []
         for number in range(workers):
-            worker = Worker(spec(f"w{number}"), OpenAIUpstream(pool, ("m",), KEY), most=8)
+            worker = Worker(spec(f"w{number}"), OpenAIUpstream(pool, ("m",), KEY), max_limit=8)
             worker.health.answered(0.0, needed=True)
             made.append(worker)
         house, told = House(made), io.BytesIO()

@@ -15,9 +15,9 @@ from services.router.request import InferenceRequest
 from services.router.telemetry.journal import (
     KIND,
     LOOKING_S,
-    MOST_LIVES,
-    MOST_OF_A_KIND,
-    UNSEEN_LIVES,
+    MAX_PER_KIND,
+    MAX_RECORDS,
+    UNWATCHED_RECORDS,
     WHATS,
     Entry,
     Journal,
@@ -103,9 +103,9 @@ def flood(journal: Journal, requests: int, at: float = 1.0) -> None:
 def test_what_is_kept_is_bounded_whatever_comes() -> None:
     journal = Journal()
     flood(journal, 500)
-    assert repr(journal) == f"<Journal 1500 decided, 0 live, {2 * UNSEEN_LIVES} remembered>"
-    assert len(journal.since(0, 10_000)[0]) == 3 * MOST_OF_A_KIND
-    kept = 500 - UNSEEN_LIVES
+    assert repr(journal) == f"<Journal 1500 decided, 0 live, {2 * UNWATCHED_RECORDS} remembered>"
+    assert len(journal.since(0, 10_000)[0]) == 3 * MAX_PER_KIND
+    kept = 500 - UNWATCHED_RECORDS
     assert journal.find(f"p{kept}") is not None
     assert journal.find(f"r{kept}") is not None
     assert journal.find(f"p{kept - 1}") is None
@@ -115,21 +115,21 @@ def test_what_is_kept_is_bounded_whatever_comes() -> None:
 def test_while_somebody_looks_more_is_remembered_and_afterwards_it_goes_little_by_little() -> None:
     journal = Journal()
     journal.looked(1.0)
-    flood(journal, MOST_LIVES + 500, at=1.0 + LOOKING_S)
-    assert repr(journal).endswith(f"{2 * MOST_LIVES} remembered>")
+    flood(journal, MAX_RECORDS + 500, at=1.0 + LOOKING_S)
+    assert repr(journal).endswith(f"{2 * MAX_RECORDS} remembered>")
     assert journal.find("p500") is not None
     assert journal.find("p499") is None
     flood(journal, 100, at=2.0 + LOOKING_S)
-    assert repr(journal).endswith(f"{2 * (MOST_LIVES - 100)} remembered>"), "one more for each that comes"
-    flood(journal, MOST_LIVES, at=2.0 + LOOKING_S)
-    assert repr(journal).endswith(f"{2 * UNSEEN_LIVES} remembered>")
+    assert repr(journal).endswith(f"{2 * (MAX_RECORDS - 100)} remembered>"), "one more for each that comes"
+    flood(journal, MAX_RECORDS, at=2.0 + LOOKING_S)
+    assert repr(journal).endswith(f"{2 * UNWATCHED_RECORDS} remembered>")
 
 
 def test_what_is_rare_is_found_as_long_as_it_is_told() -> None:
     journal, rare = Journal(), request("rare")
     journal.admitted(rare)
     end(journal, rare, Outcome.UPSTREAM_FAILED)
-    flood(journal, MOST_LIVES)
+    flood(journal, MAX_RECORDS)
     assert ("rare", "failed") in told(journal, most=10_000)
     found = journal.find("rare")
     assert isinstance(found, Entry)
@@ -164,11 +164,11 @@ def test_those_served_lately_are_told_newest_first_and_others_are_not_among_them
 
 def test_those_served_are_told_together_with_the_time_of_which_none_is_missing() -> None:
     journal = Journal()
-    for number in range(UNSEEN_LIVES):
+    for number in range(UNWATCHED_RECORDS):
         end(journal, request(str(number)), at=float(number))
     assert journal.served_since(-5.0, 1000)[1] == -5.0, "nobody has been forgotten"
-    assert journal.served_since(-5.0, 10)[1] == UNSEEN_LIVES - 11, "the first that was not looked at"
-    end(journal, request("more"), at=float(UNSEEN_LIVES))
+    assert journal.served_since(-5.0, 10)[1] == UNWATCHED_RECORDS - 11, "the first that was not looked at"
+    end(journal, request("more"), at=float(UNWATCHED_RECORDS))
     assert journal.served_since(-5.0, 1000)[1] == 0.0, "the first has been forgotten"
     assert journal.served_since(50.0, 1000)[1] == 50.0
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.router.telemetry.journal import MOST_LIVES
+from services.router.telemetry.journal import MAX_RECORDS
 from services.runtime.apikey import digest, written
 from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, standing
 from tests.runtime.rig import until
@@ -229,7 +229,7 @@ def test_ten_thousand_strangers_leave_nothing_behind(with_file: bool, tmp_path: 
             assert (await stand.chat(headers=key("a"))).status_code == 200
             series = len((await stand.metrics.get("/metrics")).text.splitlines())
             before = sized(stand)
-            assert await knock(port, MOST_LIVES, "warm") == {expected: MOST_LIVES}  # the journal is full
+            assert await knock(port, MAX_RECORDS, "warm") == {expected: MAX_RECORDS}  # the journal is full
             blocks = allocated()
             assert await knock(port, 10_000, "late") == {expected: 10_000}
             assert allocated() - blocks < 1000, "not even one in ten is remembered"

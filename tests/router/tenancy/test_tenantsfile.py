@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.tenancy.tenantsfile import MOST_TENANTS, Faulty, TenantsFile, read
+from services.router.tenancy.tenantsfile import MAX_TENANTS, Faulty, TenantsFile, read
 from services.runtime.apikey import digest, written
 
 ROOT = Path(__file__).parents[3]
@@ -313,8 +313,8 @@ def many(count: int) -> str:
 
 
 def test_ten_thousand_tenants_are_read_and_one_more_is_too_many(write: Write) -> None:
-    assert len(read(write(many(MOST_TENANTS))).owners) == MOST_TENANTS
-    assert faults(write(many(MOST_TENANTS + 1))) == ("tenants: there are 10001, and 10000 is the most",)
+    assert len(read(write(many(MAX_TENANTS))).owners) == MAX_TENANTS
+    assert faults(write(many(MAX_TENANTS + 1))) == ("tenants: there are 10001, and 10000 is the most",)
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(A))

@@ -196,8 +196,8 @@ def test_models_beyond_a_bound_are_not_served_and_counted() -> None:
 def test_models_that_the_same_workers_serve_share_a_line() -> None:
     many = tuple(f"m{number}" for number in range(200))
     fleet = fleet_of(worker("a", models=many), worker("b", models=(*many, "extra")))
-    assert len({id(line) for line in fleet._lines.values()}) == 2
-    assert len(fleet._lines_of[fleet.workers[1]]) == 2
+    assert len({id(line) for line in fleet._candidates.values()}) == 2
+    assert len(fleet._candidates_of[fleet.workers[1]]) == 2
     assert fleet.take(asked(model="extra")) is fleet.workers[1]
 
 

@@ -49,7 +49,7 @@ class Watch:
         self.prober = Prober(self.fleet, interval_s, cast(Log, self.notes), Random(2))
 
     def make(self, name: str) -> Worker:
-        return Worker(spec(name), FakeUpstream(lambda: self.tells[name]()), most=8)
+        return Worker(spec(name), FakeUpstream(lambda: self.tells[name]()), max_limit=8)
 
     def count(self) -> None:
         self.changes += 1

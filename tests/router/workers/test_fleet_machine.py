@@ -189,7 +189,7 @@ class Ledger(RuleBasedStateMachine):
             assert worker.availability is worker.current_availability()
         for model in fleet.models:
             serving = [one for one in fleet.workers if model in one.models]
-            line = fleet._lines[model]
+            line = fleet._candidates[model]
             assert line.live == {one for one in serving if one.live}
             assert set(line.free.workers) == {one for one in serving if one.availability is Availability.FREE}
             assert set(line.ahead.workers) == {one for one in serving if one.availability is Availability.AHEAD}

@@ -1,8 +1,7 @@
-"""A request's life, told to people: what happened to it when, and the numbers that decided it.
+"""The timeline of one request for the operator: its events, and the numbers that decided them.
 
-It is made from the record that the request itself was served by, when somebody opens it, and tells nothing of what was
-asked or answered. What happened is told in the order of time; the first token of an answer in one piece is told by its
-worker's word, or by what reading and writing cost.
+It is built from the request's own record on demand and contains nothing of the prompt or the answer. The first token of
+a plain answer is as its worker reported it, or estimated from the token counts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from services.core.request import Stage
 from services.core.scheduler import Scheduler
 from services.router.console.feed import milliseconds, predicted_ms, waited_ms
 from services.router.request import InferenceRequest
-from services.router.telemetry.journal import KIND, NOTHING_SAID, Entry
+from services.router.telemetry.journal import KIND, NO_DETAILS, Entry
 
 ENDS = {
     Outcome.CLIENT_GONE: "its client left",
@@ -24,9 +23,9 @@ ENDS = {
 }
 
 
-def story(found: Entry | InferenceRequest, scheduler: Scheduler, now: float) -> RequestLife:
+def timeline(found: Entry | InferenceRequest, scheduler: Scheduler, now: float) -> RequestLife:
     """One request from its arrival to its end, or to now."""
-    entry = found if isinstance(found, Entry) else Entry(0, now, "admit", None, found, NOTHING_SAID, "")
+    entry = found if isinstance(found, Entry) else Entry(0, now, "admit", None, found, NO_DETAILS, "")
     request = entry.request
     return RequestLife(
         id=request.id,
@@ -61,7 +60,7 @@ def _state(entry: Entry) -> Progress:
     return "running" if request.admitted and request.stage is Stage.RUNNING else "waiting"
 
 
-# ---- what happened
+# ---- events
 
 
 def _timeline(entry: Entry, margin: float) -> Iterator[Moment]:
@@ -98,10 +97,10 @@ def _weighed(request: InferenceRequest, margin: float) -> str:
     """What its deadline was tested with: the sum that had to fit."""
     wait, work = request.counted_wait_s * 1000, request.counted_service_s * 1000
     share, whole = f"{100 * margin:.0f} %", (request.deadline - request.arrived_at) * 1000
-    told = f"{wait:.0f} ms of wait and {work:.0f} ms of work were to fit into {share} of {whole:.0f} ms"
+    text = f"{wait:.0f} ms of wait and {work:.0f} ms of work were to fit into {share} of {whole:.0f} ms"
     if request.first_token_by == inf:
-        return told
-    return f"{told}, and its first token into {share} of {(request.first_token_by - request.arrived_at) * 1000:.0f} ms"
+        return text
+    return f"{text}, and its first token into {share} of {(request.first_token_by - request.arrived_at) * 1000:.0f} ms"
 
 
 def _since(request: InferenceRequest, at: float) -> float:
@@ -135,7 +134,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-# ---- what decided
+# ---- numbers
 
 
 def _numbers(entry: Entry, scheduler: Scheduler) -> Numbers:
