@@ -1,8 +1,8 @@
 """The switches: which mechanisms are on (docs/decisions/040-switches-that-show-what-each-mechanism-is-worth.md).
 
 They can change while requests are queued and running. Queued requests keep their places and follow the new policy from
-then on. Cancellation applies as it was when a request arrived, except that switching it on ends detached requests. The gauge
-`weir_mechanism_enabled` shows what is off.
+then on. Cancellation applies as it was when a request arrived, except that switching it on ends detached requests. The
+gauge `weir_mechanism_enabled` shows what is off.
 """
 
 from __future__ import annotations
