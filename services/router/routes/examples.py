@@ -62,4 +62,4 @@ HEADERS = (
     _header("X-Weir-Class", "The priority class.", _TEXT),
     _header("X-Request-Id", "The client's own id of the request, 1 to 128 of A-Z a-z 0-9 . _ : -", _TEXT),
 )
-"""Those that the hot routes read. docs/api.md names the headers of other gateways that mean the same."""
+"""Those that the hot routes read. docs/api/README.md names the headers of other gateways that mean the same."""
