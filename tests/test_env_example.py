@@ -134,7 +134,9 @@ def test_every_value_shown_is_accepted_and_is_what_one_gets_without_it(cls, tmp_
 def test_the_tables_of_the_settings_pages_repeat_the_file():
     pages = [ROOT / "docs" / "operations" / name for name in ("settings.md", "settings-parts.md")]
     tables = "".join(page.read_text(encoding="utf-8") for page in pages)
-    rows = re.findall(r"^\| `([A-Z0-9_]+)` \| (?:`(.*?)`|empty) \| (.*?) \| (.*) \|$", tables, re.MULTILINE)
-    assert {name: (value, unit, f"# {meaning}. [{unit}]") for name, value, unit, meaning in rows} == {
-        entry.name: (entry.value, entry.unit, entry.meaning) for entry in ENTRIES.values()
+    rows = re.findall(r"^\| `([A-Z0-9_]+)` \| (?:`(.*?)`|empty)(?: \((.*?)\))? \| (.*) \|$", tables, re.MULTILINE)
+    by_name = {name: unit for name in ENTRIES for ending, unit in UNIT_OF_ENDING.items() if name.endswith(ending)}
+    assert [name for name, _, unit, _ in rows if bool(unit) == (name in by_name)] == []  # a unit is said once
+    assert {name: (value, f"# {meaning}. [{unit or by_name[name]}]") for name, value, unit, meaning in rows} == {
+        entry.name: (entry.value, entry.meaning) for entry in ENTRIES.values()
     }

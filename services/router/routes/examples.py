@@ -1,4 +1,4 @@
-"""One example of each wire type of the public routes, and the request headers, for the OpenAPI document."""
+"""One example of each wire type of the public routes, and the headers of a request, for the API's description."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, An
 
 _MS, _TEXT = {"type": "number", "exclusiveMinimum": 0}, {"type": "string"}
 HEADERS = (
-    _header("X-Weir-Deadline-Ms", "Deadline of the whole answer, in milliseconds.", _MS),
-    _header("X-Weir-TTFT-Ms", "Deadline of a stream's first token, in milliseconds.", _MS),
+    _header("X-Weir-Deadline-Ms", "Milliseconds until the whole answer must be there.", _MS),
+    _header("X-Weir-TTFT-Ms", "Milliseconds until the first token of a stream.", _MS),
     _header("Prefer", "`wait=SECONDS` (RFC 7240): the longest time in the queue; 0: a slot now or a rejection.", _TEXT),
     _header("X-Weir-Class", "The priority class.", _TEXT),
     _header("X-Request-Id", "The client's own id of the request, 1 to 128 of A-Z a-z 0-9 . _ : -", _TEXT),
 )
-"""The headers that the hot routes read. docs/api/README.md lists the other gateways' headers of the same meaning."""
+"""Those that the hot routes read. docs/api/README.md names the headers of other gateways that mean the same."""
