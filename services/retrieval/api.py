@@ -1,4 +1,4 @@
-"""Retrieval's HTTP face: read a request, ask, send the answer."""
+"""The routes `/retrieve` and `/embed`, and readiness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES = (
 
 
 class RetrievalApi:
-    """The routes of the retrieval service."""
+    """The routes of searches and of the embedder. (`documentsapi.py` has the others.)"""
 
     def __init__(
         self, retrieval: Retrieval, embedder: QueuedEmbedder, store: Store, cache: Cache, warming: Warming
@@ -41,17 +41,17 @@ class RetrievalApi:
         self._warming = warming
 
     def add_to(self, api: FastAPI) -> None:
-        """The two routes."""
+        """Add both routes."""
         found = describe("Passages for a question, within a budget.", request=RetrieveRequest, reply=RetrieveReply)
         api.add_api_route("/retrieve", self.retrieve, methods=["POST"], **found)
         embedded = describe("A vector for each text, in order.", request=EmbedRequest, reply=EmbedReply)
         api.add_api_route("/embed", self.embed, methods=["POST"], **embedded)
 
     def ready(self) -> Readiness:
-        """Not ready before the embedder is warm and the database was reached and tried once; ready from then on.
+        """Ready once the embedder is warm, the database was reached, and warming is done.
 
-        What is missing at the moment is listed either way: a cache or a database that is down costs answers their
-        freshness or their context, not the service its place.
+        A dependency that is down is listed as `degraded` and does not end readiness: answers lose freshness or passages
+        only. An embedder that stops after a fault does end it.
         """
         up = {"embedder": self._embedder.warm, "postgres": self._store.up, "redis": self._cache.up}
         detail: dict[str, object] = {"degraded": [name for name, is_up in up.items() if not is_up]}
@@ -64,7 +64,9 @@ class RetrievalApi:
     async def retrieve(
         self, exchange: Call, request: Annotated[RetrieveRequest, Depends(body_of(RetrieveRequest))]
     ) -> Response:
-        """POST /retrieve: passages within a budget. A shortfall is an answer too, with source `stale` or `none`."""
+        """POST /retrieve: passages within a budget. A search that falls short still gets a 200, with source `stale` or
+        `none`.
+        """
         if request.query.isspace():
             raise BadInput("query: is blank", "query")
         _leave_with_client(exchange)
@@ -99,13 +101,13 @@ class RetrievalApi:
 
 
 def _leave_with_client(exchange: Exchange) -> None:
-    """Stop when nobody waits for the answer any more: a text that is still in line is then not embedded."""
+    """Cancel the handler when its client disconnects, so that a queued text is not embedded."""
     task = asyncio.current_task()
     if task is not None:
         exchange.on_gone(task.cancel)
 
 
 def _numbers(vectors: Floats) -> list[list[float]]:
-    """float32 has seven digits; nine keep it whole, where its exact decimals would be twice as long."""
+    """A float32 has seven significant digits; nine decimals keep them and halve the JSON."""
     numbers: list[list[float]] = vectors.astype(float).round(9).tolist()
     return numbers

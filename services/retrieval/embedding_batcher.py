@@ -1,16 +1,14 @@
-"""The embedding batcher: which queued texts share the next pass of the model, and which cannot meet their deadline.
-Pure.
+"""Which queued texts share the next pass of the model, and which cannot meet their deadline. Pure.
 
     now ......... free_at |-- pass --|---- pass ----|-- pass --|
                            a pass ends before any deadline in it
 
 While all texts can meet their deadlines, the earliest deadline goes first. When they cannot, the newest text goes
-first: the oldest texts have the least time left, each would finish just in time or just too late, and a late vector
-costs twice: its caller has gone, and the texts behind it are late as well. A text that could not meet its deadline even
-alone in the next pass is rejected at once.
+first: the oldest have the least time left, and a late vector costs twice, since its caller has gone and the texts
+behind it are late as well. A text that could not meet its deadline even alone in the next pass is rejected at once.
 
-The plan rests on measured durations, and a model that is never used is never measured again. So an idle model is always
-given one text: the one with the most time left.
+The plan rests on measured durations, so an idle model always gets one text, the one with the most time left. Otherwise
+a model that seemed too slow would never be measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ GAIN = 0.125
 MARGIN = 2.0  # deviations above the mean
 BYTES_PER_TOKEN = 4
 MAX_TEXT_TOKENS = 256  # of one text; a model reads no more
-PASS_TOKENS = 24  # what a pass costs beside its texts, in tokens: half of what one short question costs
+PASS_TOKENS = 24  # fixed cost of a pass, in tokens: half the cost of one short question
 FIRST_DEVIATION = 0.25
 MAX_CREDIBLE = 4.0  # times what was expected: one long stall must not reject texts for long
 QUICK_SHARE = 0.5  # of the mean: a sample below this counts as fast
