@@ -1,9 +1,8 @@
-"""Whether the model and the database fit each other, looked at when the service starts, and now and then.
+"""Checks that the model fits the database, at the start and every RECHECK_EVERY_S.
 
-Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
-model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
-model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many they
-are is a metric, counted again every RECHECK_EVERY_S; the database keeps the counts, so that a look reads a few rows.
+Vectors of another size cannot be searched: the service does not start if the database answers by then; otherwise the
+fault is logged once it does. Chunks that this model has not embedded are not found: a warning says what to do, a metric
+counts them, and the rest is served. The database keeps these counts, so a check reads a few rows.
 """
 
 from __future__ import annotations
@@ -33,16 +32,14 @@ class IncompatibleModel(CannotStart):
 
 
 class DatabaseStatus(Protocol):
-    """Who knows whether the database was ever reached."""
+    """Says whether the database was ever reached."""
 
     @property
     def reached(self) -> bool: ...
 
 
 class CompatibilityCheck:
-    """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it
-    has seen.
-    """
+    """Checks until the first answer, then periodically. `unembedded_chunks` is NaN until then."""
 
     def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: DatabaseStatus, log: Log) -> None:
         self._embedder = embedder
@@ -54,13 +51,13 @@ class CompatibilityCheck:
         self.unembedded_chunks = nan
 
     async def start(self) -> None:
-        """Check now if the database is reached, else as soon as it is. Raises IncompatibleModel."""
+        """Check now if the database was reached, else as soon as it is. Raises IncompatibleModel."""
         if self._store.reached:
             await self._check_once()
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
 
     async def stop(self) -> None:
-        """Leave it."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -75,7 +72,7 @@ class CompatibilityCheck:
             self._log.error("no search can succeed", fault=str(fault))
 
     async def _check_once(self) -> None:
-        """Once; a database that does not answer is asked again later."""
+        """A database that does not answer is asked again later."""
         model = self._embedder
         try:
             ((held,),) = await self._query(COLUMN_DIMENSIONS)

@@ -1,17 +1,14 @@
-"""`/documents`: a tenant's documents, put in, listed and removed over HTTP. The tenant is named by the router.
+"""`/documents`: a tenant's documents over HTTP. The router names the tenant.
 
-    PUT     identify -> the same as before? -> parse and chunk, in a process -> embed, giving way to queries -> one
-            transaction -> the corpus version is one on, so nothing that was cached before answers any more
-    DELETE  one transaction, and the same for caches
+    PUT     identify -> unchanged? -> parse and chunk, in a process -> embed, yielding to queries -> one transaction,
+            which raises the corpus version, so that cached results become stale
+    DELETE  one transaction, with the same effect on caches
     GET     a page, by id
 
-A PUT is known by a digest of what was sent, so the same one again costs a look-up. A tenant has one PUT at a time, and
-all tenants together at most `AT_ONCE`: writing is bulk work, and bulk work never stands in a query's way.
-
-A tenant whose document took longer than `SLOW_S` to parse counts as slow for `SLOW_FOR_S`, and slow tenants together
-have at most `AT_ONCE` - 1 places. So tenants whose documents take long share a place with each other, and one place
-remains for those whose documents do not. What a tenant may keep is bounded by its quota: what would pass it is refused
-with 403, and what was there stays.
+A digest identifies what was sent, so a repeated PUT costs one look-up. A tenant writes one document at a time, and all
+tenants together at most `AT_ONCE`. A tenant whose document took longer than `SLOW_S` to parse counts as slow for
+`SLOW_FOR_S`; slow tenants share `AT_ONCE` - 1 places, so one place stays free for the others. A document that would
+exceed its tenant's quota is rejected with 403, and nothing changes.
 """
 
 from __future__ import annotations
@@ -59,13 +56,13 @@ EXAMPLES = (
 AT_ONCE = 2
 SLOW_S = 3.0
 SLOW_FOR_S = 60.0
-MAX_SLOW_TENANTS = 1000  # tenants that are remembered as slow
-EMBED_AT_ONCE = 16  # texts in the embedder's line at a time, of one document: its queue stays open for others
+MAX_SLOW_TENANTS = 1000  # max slow tenants remembered
+EMBED_AT_ONCE = 16  # queued texts of one document at a time: the embedder's queue stays open for others
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentBounds:
-    """Of one document; and how long a request may take in all."""
+    """Bounds of one document, the time of a request in seconds, and the default quota."""
 
     max_bytes: int
     max_chunks: int
@@ -76,7 +73,7 @@ class DocumentBounds:
 
 
 class DocumentsApi:
-    """The routes. `learn` is told each new corpus version; `is_warm`, whether the embedder can be asked."""
+    """The routes. `learn` receives the tenant and each new corpus version."""
 
     def __init__(
         self,
@@ -93,10 +90,10 @@ class DocumentsApi:
         self._bounds = bounds
         self._learn = learn
         self._writing: set[str] = set()
-        self._slow: dict[str, float] = {}  # until when, in the order in which they became so
+        self._slow: dict[str, float] = {}  # tenant to the end of its slow time, oldest first
 
     def add_to(self, api: FastAPI) -> None:
-        """The routes. The router names the tenant in `x-tenant`."""
+        """Add the routes."""
         path = "/documents/{id:rest}"
         description = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
         description["responses"][201] = description["responses"][200]
@@ -148,19 +145,19 @@ class DocumentsApi:
         return json_answer(DocumentList(found[:limit], following))
 
     def _begin(self, exchange: Exchange) -> float:
-        """Stop when nobody waits any more. The time by which all must be done."""
+        """Cancel the handler when its client disconnects; return the deadline of the request."""
         assert exchange.task is not None, "a handler that waits has become a task"
         exchange.on_gone(exchange.task.cancel)
         return asyncio.get_running_loop().time() + self._bounds.within_s
 
     def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[ParseRequest, str | None]:
-        """What is to be parsed. Raises BadInput by the name of the field."""
+        """The document to parse and its title. Raises BadInput or TooLarge."""
         ending, data = content_of(wanted)
         if len(data) > self._bounds.max_bytes:
             field = "text" if wanted.text is not None else "content"
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
-        name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
+        name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its stem is the title if the text has none
         return ParseRequest(
             name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens
         ), wanted.title
@@ -194,14 +191,14 @@ class DocumentsApi:
         return DocumentPut(doc_id, state, prepared.title, version, len(prepared.texts))
 
     async def _refuse_without_room(self, tenant: str, quota: Quota, until: float) -> None:
-        """Before it is parsed, where one more document cannot fit: the write itself decides, this spares the work."""
+        """Reject before parsing if one more document cannot fit. The write decides; this saves the work."""
         async with _database():
             used = await self._library.used(tenant, until)
         if fault := quota.fault(Used(used.documents + 1, used.bytes + 1)):
             raise _over_quota(fault)
 
     async def _complete(self, tenant: str, doc_id: str, until: float) -> None:
-        """It was put when the service had another model: embed its chunks as they are, and keep the other's vectors."""
+        """Embed the stored chunks of a document from another model's time, and keep the other vectors."""
         model = self._embedder.fingerprint
         while True:
             async with _database():
@@ -242,7 +239,7 @@ class DocumentsApi:
 
     @contextmanager
     def _place(self, tenant: str) -> Iterator[None]:
-        """Of those who write."""
+        """A place among the writers, or a refusal."""
         if tenant in self._writing:
             message = "another document of this tenant is being written"
             raise Refused(Outcome.YIELD, message, reason="documents_busy", scope="tenant", retry_hint_ms=500)
@@ -258,13 +255,13 @@ class DocumentsApi:
             self._writing.discard(tenant)
 
     def _may_be_slow(self, tenant: str, now: float) -> bool:
-        """Whether it is not slow, or there is a place left for those who are."""
+        """Whether the tenant is not slow, or a place for slow tenants is free."""
         self._slow = {each: until for each, until in self._slow.items() if until > now}
         return tenant not in self._slow or len(self._writing & self._slow.keys()) < AT_ONCE - 1
 
     @contextmanager
     def _watched(self, tenant: str) -> Iterator[None]:
-        """What takes longer than `SLOW_S` makes its tenant slow, however it ends."""
+        """Mark the tenant as slow if the block takes longer than `SLOW_S`, however it ends."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -279,7 +276,7 @@ class DocumentsApi:
 
 @asynccontextmanager
 async def _database() -> AsyncIterator[None]:
-    """Its failures as refusals."""
+    """Turn failures of the database into refusals."""
     try:
         yield
     except QuotaExceeded as error:
