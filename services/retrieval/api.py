@@ -41,7 +41,6 @@ class RetrievalApi:
         self._warming = warming
 
     def add_to(self, api: FastAPI) -> None:
-        """Add both routes."""
         found = describe("Passages for a question, within a budget.", request=RetrieveRequest, reply=RetrieveReply)
         api.add_api_route("/retrieve", self.retrieve, methods=["POST"], **found)
         embedded = describe("A vector for each text, in order.", request=EmbedRequest, reply=EmbedReply)

@@ -193,7 +193,6 @@ async def _session(settings: RetrievalSettings, application: str, connect: Conne
 
 
 def document_bounds(settings: RetrievalSettings) -> DocumentBounds:
-    """The bounds of the documents API."""
     return DocumentBounds(
         max_bytes=settings.ingest_max_file_bytes,
         max_chunks=settings.document_max_chunks,
@@ -207,7 +206,6 @@ def document_bounds(settings: RetrievalSettings) -> DocumentBounds:
 def exact_cache(
     settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log, chance: Random | None = None
 ) -> Cache:
-    """The exact cache with its Redis client and breaker."""
     timeout_s = settings.redis_timeout_ms / 1000
     client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
     return Cache(

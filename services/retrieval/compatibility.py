@@ -32,8 +32,6 @@ class IncompatibleModel(CannotStart):
 
 
 class DatabaseStatus(Protocol):
-    """Says whether the database was ever reached."""
-
     @property
     def reached(self) -> bool: ...
 
@@ -57,7 +55,6 @@ class CompatibilityCheck:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
 
     async def stop(self) -> None:
-        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -117,7 +117,6 @@ class RetrievalSettings(ServiceSettings):
         return with_password("POSTGRES_", self.postgres_url, self.postgres_password_file)
 
     def contradictions(self) -> Iterator[str]:
-        """Faults of settings that are valid one by one."""
         yield from super().contradictions()
         yield from _faults(lambda: self.database_url)
         if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
@@ -160,7 +159,6 @@ class MigrateSettings(RetrievalSettings):
         return with_password("POSTGRES_MONITOR_", self.postgres_monitor_url, self.postgres_monitor_password_file)
 
     def contradictions(self) -> Iterator[str]:
-        """Faults of settings that are valid one by one."""
         yield from super().contradictions()
         yield from _faults(lambda: self.owner_url)
         yield from _faults(lambda: self.monitor_url)

@@ -2,8 +2,8 @@
 
     python -I -B confine.py services.retrieval.parseprocess '{"arguments": [...], ...}'
 
-The child has two environment variables and `/` as its working directory. It gives up, in this order, what the kernel
-allows, and only then imports the module that does the work:
+The child has two environment variables and the working directory `/`. Before it imports the module that does the work,
+it gives up, in this order, what the kernel allows:
 
     privileges   `no_new_privs`: no program that it starts can gain any (prctl(2))
     network      a network namespace without an interface (unshare(2)); where the kernel forbids that, Landlock
@@ -13,9 +13,8 @@ allows, and only then imports the module that does the work:
     limits       setrlimit(2): processor time, address space, size of files, descriptors, processes, core dumps
     orphan       `PR_SET_PDEATHSIG`: the kernel kills it when the service dies, kill -9 included
 
-What the kernel does not support or forbids is left out; the child receives the list of what holds. Limits and orphan
-hold on every Linux, but RLIMIT_NPROC does not bind root. A `preexec_fn` would not do: Python code between fork and exec
-can deadlock in a process with threads.
+The child receives the names of what holds. Limits (but for root, RLIMIT_NPROC) and orphan hold on every Linux. A
+`preexec_fn` would not do: Python code between fork and exec can deadlock in a process with threads.
 """
 
 from __future__ import annotations

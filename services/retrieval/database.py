@@ -1,12 +1,10 @@
 """Connections to PostgreSQL, the schema, and the transactions that queries run in.
 
-The schema is brought up to date in one transaction under an advisory lock, so two programs that start together do it
-once. `services.retrieval.migrate` does it as the owner before the services start, whose user owns nothing. A service
-that logs in as the owner does it itself. A database newer than this program is refused.
+docs/architecture/data.md describes schema and roles. Normally `services.retrieval.migrate` updates the schema as its
+owner, and the services' user owns nothing; a service that logs in as the owner updates it itself.
 
-Every query runs in a transaction that first takes a role without rights of its own and names its tenant (locks.sql;
-docs/decisions/030-two-locks.md). These statements are one message, so a query costs three round trips: opening, query,
-end. A search waits for the first two.
+Every query runs in a transaction that first takes a role without rights of its own and names its tenant (locks.sql).
+These statements are one message, so a query costs three round trips: opening, query, end. A search waits for two.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ class _Outline:
         self._text = []
 
     def sections(self) -> list[Section]:
-        """All sections collected."""
         self._close()
         return self._sections
 
@@ -246,7 +245,6 @@ class _HtmlWalk:
         self.flush()
 
     def flush(self) -> None:
-        """End the line, if there is one."""
         words = " ".join("".join(self._line).split())
         self._line.clear()
         if words:

@@ -1,14 +1,12 @@
 """`/documents`: a tenant's documents over HTTP. The router names the tenant.
 
-    PUT     identify -> unchanged? -> parse and chunk, in a process -> embed, yielding to queries -> one transaction,
-            which raises the corpus version, so that cached results become stale
-    DELETE  one transaction, with the same effect on caches
+    PUT     identify -> unchanged? -> parse and chunk, in a process -> embed, yielding to queries -> one transaction
+    DELETE  one transaction; like a PUT it raises the corpus version, so that cached results become stale
     GET     a page, by id
 
 A digest identifies what was sent, so a repeated PUT costs one look-up. A tenant writes one document at a time, and all
-tenants together at most `AT_ONCE`. A tenant whose document took longer than `SLOW_S` to parse counts as slow for
-`SLOW_FOR_S`; slow tenants share `AT_ONCE` - 1 places, so one place stays free for the others. A document that would
-exceed its tenant's quota is rejected with 403, and nothing changes.
+tenants together at most `AT_ONCE`. A tenant whose document took over `SLOW_S` to parse counts as slow for `SLOW_FOR_S`;
+slow tenants share `AT_ONCE` - 1 places, so one stays free for others. Above its quota a tenant gets a 403.
 """
 
 from __future__ import annotations
@@ -93,7 +91,6 @@ class DocumentsApi:
         self._slow: dict[str, float] = {}  # tenant to the end of its slow time, oldest first
 
     def add_to(self, api: FastAPI) -> None:
-        """Add the routes."""
         path = "/documents/{id:rest}"
         description = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
         description["responses"][201] = description["responses"][200]

@@ -104,7 +104,6 @@ class QueuedEmbedder:
 
     @property
     def waiting(self) -> int:
-        """Queued texts."""
         return len(self._queries) + len(self._bulk)
 
     async def start(self) -> None:
@@ -121,7 +120,6 @@ class QueuedEmbedder:
         self.warm = True
 
     async def _measured(self, text: str) -> float:
-        """Seconds that a pass over this text alone takes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         await self._model.embed([text])

@@ -44,7 +44,6 @@ class FoundFiles:
 
 
 def find(paths: Sequence[Path]) -> FoundFiles:
-    """List every file that could be a document."""
     found = FoundFiles()
     for path in paths:
         if path.is_dir():

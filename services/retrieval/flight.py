@@ -1,16 +1,14 @@
-"""Single flight: concurrent callers with the same key share one run of the work.
+"""Single flight: concurrent callers with the same key share one run of the work, so a thousand equal misses search
+once.
 
-When a popular entry expires, a thousand equal misses then cause one search. (The name is from Go's
-`golang.org/x/sync/singleflight`.) The work runs in a task of its own, so:
+The name is from Go's `golang.org/x/sync/singleflight`. The work runs in a task of its own:
 
 - A caller that leaves, the first one included, does not affect the others. The last one to leave cancels the work.
 - Each caller has its own deadline, returns at it, and waits for no cleanup.
 - A key may have several runs with different parameters. A caller joins the first one that covers its own.
-- A failure goes to the current waiters and is not remembered.
-- All callers get the same result object and must not change it.
+- A failure goes to the current waiters and is not remembered. All callers get the same result object: do not change it.
 
-Beyond `max_shared`, work still runs, but is not shared. The embedder's queue and the connection pool bound how much
-runs at once.
+Beyond `max_shared`, work runs unshared; the embedder's queue and the connection pool bound how much runs at once.
 """
 
 from __future__ import annotations

@@ -149,7 +149,6 @@ def command(
 
 
 def _run(work: Coroutine[Any, Any, IngestSummary | Reembedded]) -> None:
-    """Run the command and exit with its status."""
     try:
         summary = asyncio.run(work)
     except IngestFailed as error:
@@ -171,7 +170,6 @@ def exit_status(summary: IngestSummary | Reembedded) -> int:
 
 
 def main() -> None:
-    """The entry point of the console script."""
     typer.run(command)
 
 

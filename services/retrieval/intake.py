@@ -90,8 +90,6 @@ Ready = tuple[PreparedDocument, list[list[int]]]
 
 
 class Ingest:
-    """One run for one tenant."""
-
     def __init__(
         self,
         settings: RetrievalSettings,
@@ -271,7 +269,6 @@ class SizeProgress:
         self._report = report
 
     def part(self, source: Source, share: float) -> None:
-        """Report this share of the file as embedded."""
         self._report_step(self._before + share * self._sizes[source.doc_id])
 
     def done(self, source: Source) -> None:

@@ -1,9 +1,8 @@
 """The database side of the documents API: one document of a tenant at a time, over connections of its own.
 
-Writers never take a search's connection (`on_demand_pool.py`). Each call is bounded by its deadline; a late connection
-is discarded, and its uncommitted work with it. The server bounds each statement by the time left when the call began,
-so that it does not hold row locks for a client that has gone. Every `NOTICED_MS` it also checks the connection; a
-network that fails silently is what the statement bound is for.
+Each call is bounded by its deadline; a late connection is discarded, and its uncommitted work with it. So that the
+server does not hold row locks for a client that has gone, it bounds each statement by the time left when the call
+began, and checks the connection every `NOTICED_MS`. (The bound is for networks that fail silently.)
 """
 
 from __future__ import annotations
@@ -66,8 +65,6 @@ class StoredDocument:
 
 
 class SessionPool(Protocol):
-    """Lends sessions."""
-
     async def take(self, deadline: float) -> Session: ...
 
     def give_back(self, connection: Session) -> None: ...
@@ -87,7 +84,6 @@ class Library:
         self._pool = pool
 
     def stop(self) -> None:
-        """Close all connections."""
         self._pool.stop()
 
     async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> StoredDocument | None:
@@ -101,8 +97,6 @@ class Library:
         return [DocumentEntry(row["doc_id"], row["title"], row["version"], row["chunks"]) for row in rows]
 
     async def used(self, tenant: str, deadline: float) -> Used:
-        """What the tenant stores."""
-
         async def read(connection: Any) -> Used:
             async with locked(connection, WRITER, tenant):
                 return await Corpus(connection, tenant).used()

@@ -1,15 +1,11 @@
 """`python -m services.retrieval.migrate`: updates the schema and creates the users of service and metrics exporter.
 
-    POSTGRES_MIGRATE_URL   the owner of the schema, who may create roles; used only here, before the services start
+    POSTGRES_MIGRATE_URL   the owner of the schema, who may create roles; by default the user of POSTGRES_URL
     POSTGRES_URL           the user of the services; created with its password if it is missing
     POSTGRES_MONITOR_URL   the user of a metrics exporter, if set; created in the same way
 
-Each password may stand in a file: POSTGRES_MIGRATE_PASSWORD_FILE, POSTGRES_PASSWORD_FILE,
-POSTGRES_MONITOR_PASSWORD_FILE. Without POSTGRES_MIGRATE_URL the user of POSTGRES_URL updates and owns the schema.
-
-The user of POSTGRES_URL can become `weir_reader` and `weir_writer` in a transaction (locks.sql), inherits nothing from
-them, and can read the schema's version. It owns nothing and has no attribute that evades row-level security. The user
-of POSTGRES_MONITOR_URL reads statistics (`pg_monitor`) and no document. A second run only updates changed passwords.
+Each password may stand in a file instead: POSTGRES_MIGRATE_PASSWORD_FILE and so on. docs/architecture/data.md lists
+what each user may do. A second run only updates changed passwords.
 
 Exit status: 0 done; 1 failed, with the reason; 2 wrong settings.
 """

@@ -2,10 +2,8 @@
 
     tokens -> word + position + type -> 6 x (attention, feed-forward; each added and normalised) -> mean -> unit length
 
-Similar models, with other layers or the first token's vector for the mean, also work; `modelfolder.py` checks a folder.
-
 Texts are packed, not padded: linear layers see the tokens of all texts as one matrix, and attention runs text by text.
-So there is no mask, and a batch costs no more than its tokens.
+So there is no mask, and a batch costs no more than its tokens. `modelfolder.py` says which other models fit.
 
 Exact to 1e-6 against float64 (tested). GELU's erf is Abramowitz and Stegun 7.1.26, |error| <= 1.5e-7, about one unit in
 the last place of float32 at 1. Weights are memory-mapped: of the word table, half of the 90 MB, only rows that occur in
@@ -216,9 +214,7 @@ def _pair(tensors: dict[str, Floats], name: str) -> tuple[Floats, Floats]:
 
 
 def _linear_pair(tensors: dict[str, Floats], name: str) -> tuple[Floats, Floats]:
-    """The weights of a linear layer, transposed: files hold (out, in), and BLAS is a quarter faster on (in, out) with
-    few rows.
-    """
+    """A linear layer, transposed: files hold (out, in), and BLAS is a quarter faster on (in, out) with few rows."""
     weight, bias = _pair(tensors, name)
     return np.ascontiguousarray(weight.T), bias
 

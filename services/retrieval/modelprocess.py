@@ -4,13 +4,11 @@ In a thread it would share the interpreter lock with the event loop. A pass take
 flood of rejected requests passes were measured to take three times as long, and no answer came in time.
 
     parent -> child   length, msgpack list of texts
-    child -> parent   length, msgpack `ModelHello`, once; then for each list of texts an `EncodedVectors` or, as a
-                      string, a fault
+    child -> parent   length, msgpack `ModelHello`; then for each list an `EncodedVectors` or, as a string, a fault
 
-The child ends when its standard input does, or with the service. It has its own session, so that Ctrl-C reaches only
-the service, which may still finish answers. It reads tenants' texts, so it is confined (confine.py) and can read only
-the model's folder. It has no limit on processor time or memory: it lives as long as the service, and a model may be
-large.
+The child ends with its standard input or the service. It has its own session, so that Ctrl-C reaches only the service,
+which may still finish answers. It is confined (confine.py) but has no limit on processor time or memory: it lives as
+long as the service, and a model may be large.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """How a tenant's nearest chunks are found: exactly in a small tenant, through a graph (HNSW) in a big one.
 
-docs/decisions/031-exact-or-a-graph-by-size.md and docs/decisions/034-hybrid-ranking.md give the reasons. The SQL relies
-on these facts:
+docs/decisions/031-exact-or-a-graph-by-size.md and docs/decisions/034-hybrid-ranking.md give the reasons. In short:
 
-- The graph holds the chunks of all tenants and the filter comes after it. So the scan is iterative, and bounded. It
-  returns chunks only roughly in order, so it fetches OVERFETCH rows for each requested one and keeps the nearest. A
-  search that finds too few is repeated exactly (`store.py`).
-- A search by words (words.sql) returns as many chunks again. Reciprocal rank fusion merges both lists: each list that
-  holds a chunk adds 1 / (k + rank), k = 60 (Cormack, Clarke and Buettcher 2009). Distances and word weights have no
-  common scale; ranks have. Only the merged best chunks are read whole, which costs more than to find them.
+- The graph holds the chunks of all tenants and the filter comes after it, so the scan is iterative, and bounded. It
+  returns rows only roughly in order, so OVERFETCH times as many are fetched and the nearest kept.
+- With words (words.sql), both lists are merged by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): a chunk
+  scores 1 / (RRF_K + rank) in each. Only the merged best are read whole, which costs more than to find them.
 - This module chooses by size and share, not PostgreSQL's planner: no graph can serve the exact statement, and with
   sorting disabled only the graph can serve the other.
 """

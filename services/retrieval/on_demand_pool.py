@@ -1,11 +1,8 @@
-"""Connections for occasional writes: opened on demand and closed when idle.
+"""Connections for occasional writes: opened on demand and closed when idle (`idle_s`).
 
-PostgreSQL has few connections and searches come first. So the pool holds none between writes, and opens none while
-`may_connect` is false because searches lack theirs: a caller then waits briefly, and gets `DatabaseDown`. (A search
-never connects; a write can afford to, and its wait is bounded.)
-
-Bounds: `size` connections; `max_waiting` waiting callers; `MAX_CONNECT_WAIT_S` until `may_connect`; `idle_s` for an
-idle connection.
+PostgreSQL has few connections and searches come first. So none is opened while `may_connect` is false because searches
+lack theirs: a caller then waits `MAX_CONNECT_WAIT_S`, and gets `DatabaseDown`. At most `size` connections are open, and
+at most `max_waiting` callers wait for one. A search never connects (`pool.py`); a write can afford to.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ POLL_S = 0.02
 
 
 class ClosableConnection(Protocol):
-    """What the pool needs of a connection."""
-
     def is_closed(self) -> bool: ...
 
     def terminate(self) -> None: ...

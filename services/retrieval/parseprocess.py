@@ -1,10 +1,8 @@
 """A tenant's document, parsed and chunked in a process of its own, which ends with it.
 
 A document may be hostile: a PDF that unpacks to gigabytes, markup that keeps a parser busy for hours, bytes that
-exploit a parser written in C. So the process is confined (confine.py), has no secrets in its environment, and sees no
-other tenant's document. Its bounds: `within_s` seconds of time, `LIMITS["CPU"]` seconds of processor time,
-`LIMITS["AS"]` bytes of memory, `MAX_ANSWER_BYTES` of output, no file, no further process or thread, low priority. Each
-document costs a fraction of a second for the process.
+exploit a parser written in C. So the process is confined (confine.py), and sees no secret and no other document. It has
+`within_s` seconds, `LIMITS`, `MAX_ANSWER_BYTES` of output and a low priority; it costs a fraction of a second.
 
     stdin: msgpack `ParseRequest`    stdout: msgpack `PreparedDocument`, or as a string why it cannot be read
 """
@@ -96,7 +94,6 @@ async def _put(stream: asyncio.StreamWriter, question: bytes) -> None:
 
 
 def answer(model: Path, question: bytes) -> PreparedDocument | str:
-    """The work of the child."""
     from tokenizers import Tokenizer
 
     ask = msgspec.msgpack.decode(question, type=ParseRequest)

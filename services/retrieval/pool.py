@@ -1,18 +1,14 @@
 """A few connections, kept open in the background and lent for one query at a time.
 
-A request never connects: that hangs on a frozen server and fails slowly on a full one. The keeper connects in the
-background, one attempt at a time, with growing and jittered pauses after failures, so that a restarted server is not
-stampeded. Without any connection `take` fails at once; with all of them lent, callers queue first come, first served.
+A request never connects: that hangs on a frozen server and fails slowly on a full one. The keeper connects, one attempt
+at a time, with growing and jittered pauses after failures (`MAX_PAUSE_S`), so that a restarted server is not stampeded.
 
-A caller that states its query's duration waits only until the query could no longer finish in time. It is rejected on
-arrival if the queue makes that impossible, and skipped when its time has passed. Otherwise a long queue would lend
-connections only to callers that are about to give up.
+Without any connection `take` fails at once; with all of them lent, up to `max_waiting` callers queue. A caller that
+states its query's duration is rejected on arrival, or skipped in the queue, once the query could not finish in time.
+Otherwise a long queue would lend connections only to callers that are about to give up.
 
 A connection may come back with a transaction to end. The next caller takes it as it is; if none waits, it is settled in
-the background before it becomes idle.
-
-Bounds: `size` connections; `max_waiting` waiting callers; a pause of `MAX_PAUSE_S`; `SETTLE_WITHIN_S` to settle, else
-the connection is discarded.
+the background, within `SETTLE_WITHIN_S`, before it becomes idle.
 """
 
 from __future__ import annotations
@@ -42,8 +38,6 @@ class PoolBusy(Exception):
 
 
 class PooledConnection(Protocol):
-    """What the pool needs of a connection."""
-
     def is_closed(self) -> bool: ...
 
     def terminate(self) -> None: ...

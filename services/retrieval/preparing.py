@@ -18,8 +18,6 @@ CHUNKING = "2"  # part of every content hash; raise it when the chunks of the sa
 
 @dataclass(frozen=True, slots=True)
 class PreparedDocument:
-    """A document, ready to be embedded."""
-
     title: str
     content_hash: str
     texts: list[str]

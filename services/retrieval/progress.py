@@ -60,7 +60,6 @@ class IngestSummary:
         return self.usable + len(self.skipped)
 
     def sentence(self) -> str:
-        """The summary for people."""
         if self.dry_run:
             added, updated, removed, embedded = "to add", "to update", "to remove", "to embed; nothing was written"
         else:
@@ -98,7 +97,6 @@ class Reembedded:
         return self.usable + self.left
 
     def sentence(self) -> str:
-        """The summary for people."""
         of = f"{self.model}: of {self.tenants} tenants"
         if self.dry_run:
             return f"{of}, {self.embedded} chunks to embed, {self.removed} vectors of other models to remove"
@@ -130,7 +128,6 @@ class Reporter(Protocol):
 
 
 def reporter(shown: ProgressStyle) -> Reporter:
-    """The reporter of this style."""
     if shown is ProgressStyle.JSON:
         return JsonLines(sys.stdout.write, sys.stdout.flush)
     console = Console(stderr=True, highlight=False)

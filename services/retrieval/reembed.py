@@ -48,7 +48,6 @@ class Completing:
             await self._vectors.advance()
 
     def _embed(self, texts: Texts) -> Floats:
-        """Runs in a thread."""
         return self._model.embed([self._model.tokenize(text) for text in texts.texts])
 
 

@@ -5,12 +5,10 @@
      <= quarter                  its expected duration     to write the answer
 
 docs/architecture/retrieval.md holds the limits and the order of sources (cache, semantic, db, stale, none). The
-fallback is read first, so it costs no time at the end. A late call is abandoned, and a dependency that is down is not
-called.
+fallback is read first, so it costs no time at the end, and a late call is abandoned.
 
-Embedding and search are one shared run, limited by the deadline of the request that started it. A request with more
-time than that may start another run. A cached result or a shared run serves a request only if it searched at least as
-far (`search_params.py`).
+Embedding and search are one shared run, limited by the deadline of the request that started it; a request with more
+time may start another. A result or a run serves a request only if it searched at least as far (`search_params.py`).
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ MAX_REFRESHES = 4  # at a time: they compete with queries that have no fresh res
 
 
 class SearchStore(PassageSearch, Protocol):
-    """The part of the store that a retrieval uses."""
-
     @property
     def up(self) -> bool: ...
 
@@ -50,8 +46,6 @@ class SearchStore(PassageSearch, Protocol):
 
 
 class ResultCache(Protocol):
-    """The part of the exact cache that a retrieval uses."""
-
     async def get(
         self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
     ) -> CachedResult | None: ...

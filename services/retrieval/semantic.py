@@ -83,7 +83,6 @@ class _Shelf:
         return self._entries[row] if covering[row] >= threshold else nearest
 
     def held(self, entry: _Entry) -> _Entry | None:
-        """The entry of the same question."""
         row = self._rows.get((entry.variant, entry.query))
         return None if row is None else self._entries[row]
 

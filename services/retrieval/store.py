@@ -1,13 +1,11 @@
 """The store's reads: the search, and the version and size of each tenant's corpus. (`writing.py` writes.)
 
-`nearest.py` chooses between an exact search and the graph. A graph search that finds too few rows is repeated exactly.
+A graph search that finds too few rows is repeated exactly (`nearest.py`). A query has two limits: the caller returns at
+its deadline, and the server stops at `statement_timeout`, the remaining time, which leaves a sound connection. A server
+still silent `GRACE_S` later counts as frozen, and its connection is terminated without the driver's cleanup.
 
-A query has two limits. The caller returns at its deadline. The server stops at `statement_timeout`, the remaining time,
-and so leaves a sound connection: a slow server causes no reconnects. A server still silent `GRACE_S` later counts as
-frozen, and its connection is terminated without the driver's cleanup.
-
-Corpus versions and sizes are read once a second, all in one query. So cached results are checked without asking the
-database, and may be about a second behind an ingest.
+Corpus versions and sizes are read once a second in one query, so that cached results are checked without a query. They
+may be about a second behind an ingest.
 """
 
 from __future__ import annotations
@@ -62,8 +60,6 @@ class SearchFailed(Exception):
 
 
 class PassageSearch(Protocol):
-    """The search as its callers see it."""
-
     async def search(
         self,
         tenant: str,
@@ -110,7 +106,6 @@ class Store:
         return self._versions.get(tenant)
 
     def biggest(self) -> str | None:
-        """The tenant with the most chunks."""
         return max(self._chunks, key=self._chunks.__getitem__, default=None)
 
     async def start(self) -> None:

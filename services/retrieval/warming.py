@@ -31,8 +31,6 @@ TOP_K = 5
 
 
 class WarmupStore(PassageSearch, Protocol):
-    """The part of the store that warming uses."""
-
     @property
     def reached(self) -> bool: ...
 
@@ -65,7 +63,6 @@ class Warming:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="warming")
 
     async def stop(self) -> None:
-        """Stop warming."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -160,7 +160,6 @@ class Corpus:
             await self._connection.execute(MOVE_DOCUMENT, self._tenant, doc_id, root)
 
     async def remove(self, doc_ids: Sequence[str]) -> None:
-        """Remove these documents with their chunks."""
         async with self._locked():
             await self._connection.fetchval(NEXT_VERSION, self._tenant)
             await self._connection.execute(REMOVE_DOCUMENTS, self._tenant, list(doc_ids))
