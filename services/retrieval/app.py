@@ -127,8 +127,8 @@ def build(
         await cache.start()
         await embedder.start()
         if embedder.confined:  # as is the process that parses documents
-            unembedded_chunks = [name for name in EVERYTHING if name not in embedder.confined]
-            log.info("child processes are confined", held=list(embedder.confined), unembedded_chunks=unembedded_chunks)
+            lacking = [name for name in EVERYTHING if name not in embedder.confined]
+            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
         await compatibility.start()
         warming.start()
 

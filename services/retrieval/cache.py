@@ -199,7 +199,7 @@ class Cache:
         allowance_s = min(self._timeout_s, budget_s * SHARE_OF_BUDGET)
         digest = key.digest(self._secret)
         try:
-            data, left_ms = await self._ask(self._reads.read(digest), allowance_s)
+            data, left_ms = await self._exchange(self._reads.read(digest), allowance_s)
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
             self._count["error"].inc()
             return None
@@ -236,12 +236,12 @@ class Cache:
         async with self._writing:  # so that readers always find a connection
             if entry.effort == 1:  # no entry can have more
                 return bool(await self._client.set(entry.key, data, px=life_ms))
-            held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, ttl_jitter(entry.key)]
-            return bool(await self._set_unless_fuller(keys=[entry.key], args=held_to))
+            arguments: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, ttl_jitter(entry.key)]
+            return bool(await self._set_unless_fuller(keys=[entry.key], args=arguments))
 
     async def _write(self, entry: CacheEntry, data: bytes) -> None:
         try:
-            is_stored = await self._ask(self._set(entry, data), self._write_timeout_s)
+            is_stored = await self._exchange(self._set(entry, data), self._write_timeout_s)
         except (ResponseError, Unreachable):  # full, read-only, or gone
             is_stored = False
         self._count["stored" if is_stored else "not_stored"].inc()
@@ -274,7 +274,7 @@ class Cache:
         refresh = fresh and due_early(fresh_for_s, entry.cost_s, 1 - self._chance.random())
         return CachedResult(entry.results, params, max(0.0, age_s), fresh, refresh)
 
-    async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
+    async def _exchange(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
         """Run one exchange with Redis and report it to the breaker. Raises `Unreachable` or `ResponseError`."""
         asked_at = asyncio.get_running_loop().time()
         try:
@@ -308,8 +308,8 @@ class Cache:
             self._doubt.clear()
             if self._breaker.allow(loop.time()):
                 with contextlib.suppress(ResponseError, Unreachable):
-                    await self._ask(self._ping(), self._write_timeout_s)  # may have to connect first
-                    await self._ask(self._ping(), self._timeout_s)
+                    await self._exchange(self._ping(), self._write_timeout_s)  # may have to connect first
+                    await self._exchange(self._ping(), self._timeout_s)
             await asyncio.sleep(SETTLE_EVERY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_EVERY_S - SETTLE_EVERY_S):

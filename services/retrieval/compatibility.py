@@ -73,17 +73,17 @@ class CompatibilityCheck:
         model = self._embedder
         try:
             ((held,),) = await self._query(COLUMN_DIMENSIONS)
-            unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, ALL_TENANTS)
+            tenants = await self._query(UNEMBEDDED, model.fingerprint, ALL_TENANTS)
         except (DatabaseDown, PoolBusy, DeadlineExceeded):
             return
         self.done = True
         if fault := incompatibility(held, model.name):
             raise IncompatibleModel(fault)
-        before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in unembedded_chunks)
+        before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in tenants)
         if self.unembedded_chunks and not before > 0:
             self._log.warning(
                 "chunks were not embedded by this model and are not found",
-                model=model.name, tenants=len(unembedded_chunks),
+                model=model.name, tenants=len(tenants),
                 chunks=self.unembedded_chunks, mend="weir ingest --reembed",
             )  # fmt: skip
 

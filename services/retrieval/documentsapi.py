@@ -102,27 +102,27 @@ class DocumentsApi:
     async def put(self, exchange: Call, id: str) -> Response:
         """PUT /documents/{id}: 201 for a new one, else 200."""
         tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
-        ask, title = self._ask(doc_id, decode(exchange.body, PutDocument))
+        request, title = self._parse_request(doc_id, decode(exchange.body, PutDocument))
         quota = quota_of(exchange, self._bounds.quota)
         if not self._embedder.warm:
             raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
-        with self._place(tenant):
+        with self._write_slot(tenant):
             async with _database():
                 held = await self._library.held(tenant, doc_id, self._embedder.fingerprint, until)
-            digest = self._digest(ask, title)
+            digest = self._digest(request, title)
             if held is not None and held.content_hash == digest:
                 if held.vectors < held.chunks:
                     await self._complete(tenant, doc_id, until)
                 put = DocumentPut(doc_id, "unchanged", held.title, held.version, held.chunks)
             else:
-                put = await self._replace(tenant, doc_id, ask, title, digest, held, quota, until)
+                put = await self._replace(tenant, doc_id, request, title, digest, held, quota, until)
         exchange.log.update(tenant=tenant, state=put.state, chunks=put.chunks)
         return json_answer(put, status=201 if put.state == "added" else 200)
 
     async def delete(self, exchange: Call, id: str) -> Response:
         """DELETE /documents/{id}: 404 where there is none."""
         tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
-        with self._place(tenant):
+        with self._write_slot(tenant):
             async with _database():
                 if await self._library.held(tenant, doc_id, self._embedder.fingerprint, until) is None:
                     raise BadInput("there is no such document", "id", status=404, code="document_not_found")
@@ -147,27 +147,27 @@ class DocumentsApi:
         exchange.on_gone(exchange.task.cancel)
         return asyncio.get_running_loop().time() + self._bounds.within_s
 
-    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[ParseRequest, str | None]:
+    def _parse_request(self, doc_id: str, document: PutDocument) -> tuple[ParseRequest, str | None]:
         """The document to parse and its title. Raises BadInput or TooLarge."""
-        ending, data = content_of(wanted)
+        ending, data = content_of(document)
         if len(data) > self._bounds.max_bytes:
-            field = "text" if wanted.text is not None else "content"
+            field = "text" if document.text is not None else "content"
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
         name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its stem is the title if the text has none
         return ParseRequest(
             name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens
-        ), wanted.title
+        ), document.title
 
-    def _digest(self, ask: ParseRequest, title: str | None) -> str:
-        known_by = DocumentPreparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
-        return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
+    def _digest(self, request: ParseRequest, title: str | None) -> str:
+        preparer = DocumentPreparer(_uncounted, request.tokenizer, request.chunk_tokens, request.overlap_tokens)
+        return preparer.content_hash(request.name, (title or "").encode() + b"\0" + request.data)
 
     async def _replace(
         self,
         tenant: str,
         doc_id: str,
-        ask: ParseRequest,
+        request: ParseRequest,
         title: str | None,
         digest: str,
         held: StoredDocument | None,
@@ -176,8 +176,8 @@ class DocumentsApi:
     ) -> DocumentPut:
         if held is None:
             await self._refuse_without_room(tenant, quota, until)
-        with self._watched(tenant):
-            prepared = await self._prepared(ask)
+        with self._timed(tenant):
+            prepared = await self._prepared(request)
         prepared = replace(prepared, title=title or prepared.title, content_hash=digest)
         model = self._embedder.fingerprint
         vectors = await self._embedded(prepared.texts, until)
@@ -206,9 +206,9 @@ class DocumentsApi:
             async with _database():
                 self._learn(tenant, await self._library.add_vectors(tenant, doc_id, texts, vectors, model, until))
 
-    async def _prepared(self, ask: ParseRequest) -> PreparedDocument:
+    async def _prepared(self, request: ParseRequest) -> PreparedDocument:
         try:
-            prepared = await prepare(self._model, ask)
+            prepared = await prepare(self._model, request)
         except UnreadableDocument as error:
             raise BadInput(f"the document {error}", "content", status=422, code="unreadable_document") from None
         if len(prepared.texts) > self._bounds.max_chunks:
@@ -235,13 +235,13 @@ class DocumentsApi:
             raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
     @contextmanager
-    def _place(self, tenant: str) -> Iterator[None]:
+    def _write_slot(self, tenant: str) -> Iterator[None]:
         """A place among the writers, or a refusal."""
         if tenant in self._writing:
             message = "another document of this tenant is being written"
             raise Refused(Outcome.YIELD, message, reason="documents_busy", scope="tenant", retry_hint_ms=500)
         loop = asyncio.get_running_loop()
-        if len(self._writing) >= AT_ONCE or not self._may_be_slow(tenant, loop.time()):
+        if len(self._writing) >= AT_ONCE or not self._has_slot(tenant, loop.time()):
             raise Refused(
                 Outcome.YIELD, f"{AT_ONCE} documents are being written", reason="documents_busy", retry_hint_ms=1000
             )
@@ -251,13 +251,13 @@ class DocumentsApi:
         finally:
             self._writing.discard(tenant)
 
-    def _may_be_slow(self, tenant: str, now: float) -> bool:
+    def _has_slot(self, tenant: str, now: float) -> bool:
         """Whether the tenant is not slow, or a place for slow tenants is free."""
         self._slow = {each: until for each, until in self._slow.items() if until > now}
         return tenant not in self._slow or len(self._writing & self._slow.keys()) < AT_ONCE - 1
 
     @contextmanager
-    def _watched(self, tenant: str) -> Iterator[None]:
+    def _timed(self, tenant: str) -> Iterator[None]:
         """Mark the tenant as slow if the block takes longer than `SLOW_S`, however it ends."""
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -155,9 +155,9 @@ class QueuedEmbedder:
         """Drop these texts from the queues: their caller is served or has gone."""
         for job in jobs:
             job.vector.cancel()
-            for line in (self._queries, self._bulk):
-                if job in line:  # `remove` would format a missing job, vector included, into its error
-                    line.remove(job)
+            for queue in (self._queries, self._bulk):
+                if job in queue:  # `remove` would format a missing job, vector included, into its error
+                    queue.remove(job)
 
     async def _run(self) -> None:
         while True:

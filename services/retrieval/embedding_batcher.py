@@ -83,7 +83,7 @@ class LatencyEstimate:
         return 0.0 if self._mean is None else self._mean + MARGIN * self._deviation
 
     def __repr__(self) -> str:
-        return f"<Estimate {self.value:.6f}>"
+        return f"<LatencyEstimate {self.value:.6f}>"
 
 
 class PassDurationModel:

@@ -117,7 +117,7 @@ def command(
     ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option(help="Whose documents they are: `demo`, unless told. With --reembed or --forget-others: all."),
+        typer.Option(help="The tenant: `demo` by default; with --reembed or --forget-others all."),
     ] = None,
     prune: Annotated[bool, typer.Option(help="Remove documents whose file has gone from a named folder.")] = True,
     reembed: Annotated[

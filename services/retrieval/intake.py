@@ -180,7 +180,7 @@ class Ingest:
             if isinstance(ready, UnreadableDocument):
                 self._skip(source, ready)
             else:
-                await self._take_in(source, *ready, sizes)
+                await self._embed_and_store(source, *ready, sizes)
                 self._count(source)
             sizes.done(source)
         for source, _ in plan.unembedded:
@@ -218,14 +218,14 @@ class Ingest:
     async def _read_ahead(self, sources: Sequence[Source]) -> AsyncIterator[tuple[Source, Ready | UnreadableDocument]]:
         """Each file and what it becomes, while the next ones are read."""
         loop = asyncio.get_running_loop()
-        asked: deque[tuple[Source, asyncio.Future[Ready | UnreadableDocument]]] = deque()
+        pending: deque[tuple[Source, asyncio.Future[Ready | UnreadableDocument]]] = deque()
         for source in sources:
-            asked.append((source, loop.run_in_executor(self._reader, self._ready, source)))
-            if len(asked) > READ_AHEAD:
-                first, ready = asked.popleft()
+            pending.append((source, loop.run_in_executor(self._reader, self._ready, source)))
+            if len(pending) > READ_AHEAD:
+                first, ready = pending.popleft()
                 yield first, await ready
-        while asked:
-            first, ready = asked.popleft()
+        while pending:
+            first, ready = pending.popleft()
             yield first, await ready
 
     def _ready(self, source: Source) -> Ready | UnreadableDocument:
@@ -236,7 +236,7 @@ class Ingest:
             return error
         return prepared, [self._model.tokenize(text) for text in prepared.texts]
 
-    async def _take_in(
+    async def _embed_and_store(
         self, source: Source, prepared: PreparedDocument, tokens: list[list[int]], sizes: SizeProgress
     ) -> None:
         vectors = np.empty((len(tokens), DIMENSIONS), np.float32)

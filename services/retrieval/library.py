@@ -101,7 +101,7 @@ class Library:
             async with locked(connection, WRITER, tenant):
                 return await Corpus(connection, tenant).used()
 
-        return await self._over(deadline, read)
+        return await self._with_session(deadline, read)
 
     async def put(
         self,
@@ -122,7 +122,7 @@ class Library:
             )  # fmt: skip
             return await _version(connection, tenant)
 
-        return await self._over(deadline, write)
+        return await self._with_session(deadline, write)
 
     async def unembedded(self, tenant: str, doc_id: str, model: str, deadline: float) -> Texts | None:
         """Up to CHUNKS_AT_ONCE chunks that this model has not embedded; None if there are none."""
@@ -130,7 +130,7 @@ class Library:
         async def read(connection: Any) -> Texts | None:
             return await Vectors(connection, tenant, model).texts(doc_id, CHUNKS_AT_ONCE)
 
-        return await self._over(deadline, read)
+        return await self._with_session(deadline, read)
 
     async def add_vectors(
         self, tenant: str, doc_id: str, texts: Texts, vectors: Floats, model: str, deadline: float
@@ -143,7 +143,7 @@ class Library:
                 await held.advance()
             return await _version(connection, tenant)
 
-        return await self._over(deadline, write)
+        return await self._with_session(deadline, write)
 
     async def remove(self, tenant: str, doc_id: str, deadline: float) -> int:
         """Remove a document in one transaction; return the corpus version."""
@@ -152,7 +152,7 @@ class Library:
             await Corpus(connection, tenant).remove([doc_id])
             return await _version(connection, tenant)
 
-        return await self._over(deadline, write)
+        return await self._with_session(deadline, write)
 
     async def _fetch(self, tenant: str, deadline: float, sql: str, *arguments: object) -> list[Any]:
         async def read(connection: Any) -> list[Any]:
@@ -160,12 +160,12 @@ class Library:
                 rows: list[Any] = await connection.fetch(sql, *arguments)
             return rows
 
-        return await self._over(deadline, read)
+        return await self._with_session(deadline, read)
 
-    async def _over(self, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    async def _with_session(self, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         session = await self._pool.take(deadline)
         try:
-            done = await with_deadline(deadline, _bounded(session.connection, deadline, work))
+            result = await with_deadline(deadline, _bounded(session.connection, deadline, work))
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
             raise DeadlineExceeded from None
@@ -182,7 +182,7 @@ class Library:
             self._pool.discard(session)  # uncommitted work is lost with it
             raise
         self._pool.give_back(session)
-        return done
+        return result
 
 
 async def _bounded(connection: Any, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:

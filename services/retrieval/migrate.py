@@ -55,21 +55,21 @@ async def prepare(owner_url: str, service_url: str, monitor_url: str = "", *, ti
     try:
         async with asyncio.timeout(MIGRATE_WITHIN_S):
             await migrate(connection)
-            await _let_in(connection, owner_url, service_url, timeout_s)
+            await _create_service_user(connection, owner_url, service_url, timeout_s)
             if monitor_url:
-                await _let_monitor_in(connection, monitor_url, timeout_s)
+                await _create_monitor_user(connection, monitor_url, timeout_s)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
         raise MigrationFailed(f"the database cannot be brought up to date: {describe(error)}") from None
     finally:
         connection.terminate()
 
 
-async def _let_in(connection: Any, owner_url: str, service_url: str, timeout_s: float) -> None:
+async def _create_service_user(connection: Any, owner_url: str, service_url: str, timeout_s: float) -> None:
     """Create the service's user, unless it is the owner. Raises MigrationFailed if it may do too much."""
     user = _credentials(service_url)[0]
     if user == _credentials(owner_url)[0]:
         return
-    await _make(connection, service_url, timeout_s)
+    await _ensure_login(connection, service_url, timeout_s)
     modern = await connection.fetchval("SELECT current_setting('server_version_num')::integer >= 160000")
     await _execute(connection, GRANT_FROM_16 if modern else GRANT, user)
     await _execute(connection, GRANT_VERSION, user)
@@ -77,15 +77,15 @@ async def _let_in(connection: Any, owner_url: str, service_url: str, timeout_s: 
         raise MigrationFailed(f"POSTGRES_URL: its user {user} {', '.join(found)}: name a user that may do less")
 
 
-async def _let_monitor_in(connection: Any, monitor_url: str, timeout_s: float) -> None:
+async def _create_monitor_user(connection: Any, monitor_url: str, timeout_s: float) -> None:
     """Create the user of a metrics exporter, with the rights of `pg_monitor` only."""
-    await _make(connection, monitor_url, timeout_s)
+    await _ensure_login(connection, monitor_url, timeout_s)
     user = _credentials(monitor_url)[0]
     await _execute(connection, MONITOR_LOGIN, user)
     await _execute(connection, GRANT_STATISTICS, user)
 
 
-async def _make(connection: Any, url: str, timeout_s: float) -> None:
+async def _ensure_login(connection: Any, url: str, timeout_s: float) -> None:
     """Create the user, or set its password, unless it can log in."""
     user, password = _credentials(url)
     exists = await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", user)

@@ -69,15 +69,15 @@ class MiniLM:
         tensors = read_safetensors(mapped)
         self.fingerprint = _fingerprint(tensors, self._shape)
         try:
-            self._take(tensors)
+            self._load(tensors)
         except KeyError as error:
             raise ModelUnusable(f"EMBED_MODEL_PATH: the weights in {folder} lack {error.args[0]}") from None
         mapped.madvise(mmap.MADV_DONTNEED)  # the layers are copied: release their pages
 
-    def _take(self, tensors: dict[str, Floats]) -> None:
+    def _load(self, tensors: dict[str, Floats]) -> None:
         self._words = tensors["embeddings.word_embeddings.weight"]
         types = tensors["embeddings.token_type_embeddings.weight"]
-        self._places = tensors["embeddings.position_embeddings.weight"][: self._shape.max_tokens] + types[0]
+        self._positions = tensors["embeddings.position_embeddings.weight"][: self._shape.max_tokens] + types[0]
         self._norm = _pair(tensors, "embeddings.LayerNorm")
         self._layers = [_layer(tensors, f"encoder.layer.{i}") for i in range(self._shape.layers)]
 
@@ -105,8 +105,8 @@ class MiniLM:
         ends = np.cumsum([len(ids) for ids in texts])
         spans = [slice(end - len(ids), end) for ids, end in zip(texts, ends.tolist(), strict=True)]
         ids = np.concatenate([np.asarray(text, np.intp) for text in texts])
-        places = np.concatenate([np.arange(len(text)) for text in texts])
-        x = _normalise(self._words[ids] + self._places[places], self._norm, self._epsilon)
+        positions = np.concatenate([np.arange(len(text)) for text in texts])
+        x = _normalise(self._words[ids] + self._positions[positions], self._norm, self._epsilon)
         for layer in self._layers:
             x = self._block(x, layer, spans)
         pooled = np.stack([_pool(x[span], self._shape) for span in spans])

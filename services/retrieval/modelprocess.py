@@ -59,13 +59,13 @@ class ModelProcess:
     """Sends the child one list of texts at a time. After the child has died, the next call starts a new one."""
 
     def __init__(self, folder: Path, *, threads: int) -> None:
-        self._words = command(__name__, [str(folder.resolve()), str(threads)], reads=folder, limits=LIMITS)
+        self._command = command(__name__, [str(folder.resolve()), str(threads)], reads=folder, limits=LIMITS)
         self._child: asyncio.subprocess.Process | None = None
 
     async def load(self) -> ModelHello:
         """Start the child and wait until the model is loaded. Raises ModelUnusable."""
         self._child = await asyncio.create_subprocess_exec(
-            *self._words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env=ENVIRONMENT, cwd="/", start_new_session=True,
         )  # fmt: skip
         try:

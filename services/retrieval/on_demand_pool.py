@@ -144,7 +144,7 @@ class OnDemandPool(Generic[C]):
         connection.terminate()
 
     def __repr__(self) -> str:
-        return f"<Occasional {len(self._in_use)} lent, {len(self._idle)} idle, {self._waiting} waiting>"
+        return f"<OnDemandPool {len(self._in_use)} lent, {len(self._idle)} idle, {self._waiting} waiting>"
 
 
 def _abandon(connecting: asyncio.Task[C]) -> None:

@@ -39,17 +39,17 @@ class ParseRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def prepare(
-    model: Path, ask: ParseRequest, *, within_s: float = PARSE_WITHIN_S, limits: Mapping[str, int] = LIMITS
+    model: Path, request: ParseRequest, *, within_s: float = PARSE_WITHIN_S, limits: Mapping[str, int] = LIMITS
 ) -> PreparedDocument:
     """The chunks of the document. Raises UnreadableDocument, also for one that exceeds a limit of its process."""
     child = await asyncio.create_subprocess_exec(
-        *_words(model, limits),
+        *_command_line(model, limits),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         env=ENVIRONMENT, cwd="/", start_new_session=True,
     )  # fmt: skip
     try:
         async with asyncio.timeout(within_s):
-            parsed = await _exchange(child, msgspec.msgpack.encode(ask))
+            parsed = await _exchange(child, msgspec.msgpack.encode(request))
     except TimeoutError:
         raise UnreadableDocument(f"cannot be parsed within {within_s:g} s") from None
     finally:
@@ -65,7 +65,7 @@ async def prepare(
     return prepared
 
 
-def _words(model: Path, limits: Mapping[str, int]) -> list[str]:
+def _command_line(model: Path, limits: Mapping[str, int]) -> list[str]:
     return command(__name__, [str(model.resolve())], reads=model, limits=limits)
 
 
@@ -74,15 +74,15 @@ async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> bytes
     assert child.stdin is not None
     assert child.stdout is not None
     answer = bytearray()
-    request = asyncio.ensure_future(_put(child.stdin, question))
+    writing = asyncio.ensure_future(_put(child.stdin, question))
     try:
         while piece := await child.stdout.read(1 << 16):
             answer += piece
             if len(answer) > MAX_ANSWER_BYTES:
                 return b""
     finally:
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
     return bytes(answer)
 
 
@@ -96,7 +96,7 @@ async def _put(stream: asyncio.StreamWriter, question: bytes) -> None:
 def answer(model: Path, question: bytes) -> PreparedDocument | str:
     from tokenizers import Tokenizer
 
-    ask = msgspec.msgpack.decode(question, type=ParseRequest)
+    request = msgspec.msgpack.decode(question, type=ParseRequest)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -104,9 +104,9 @@ def answer(model: Path, question: bytes) -> PreparedDocument | str:
     def count_tokens(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    preparer = DocumentPreparer(count_tokens, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
+    preparer = DocumentPreparer(count_tokens, request.tokenizer, request.chunk_tokens, request.overlap_tokens)
     try:
-        return preparer.prepare(ask.name, ask.data)
+        return preparer.prepare(request.name, request.data)
     except UnreadableDocument as error:
         return str(error)
 

@@ -46,7 +46,7 @@ class _Entry:
     bytes: int
 
 
-class _Shelf:
+class _TenantIndex:
     """One tenant's questions of one corpus version: row `i` of the matrix is the vector of `entries[i]`."""
 
     def __init__(self, version: int, max_entries: int) -> None:
@@ -54,7 +54,7 @@ class _Shelf:
         self.entry_bytes = 0
         self._max_entries = max_entries
         self._vectors: Floats = np.zeros((min(FIRST_ROWS, max_entries), DIMENSIONS), np.float32)
-        self._group = np.full(len(self._vectors), EMPTY, np.int64)  # hash of a row's variant
+        self._variants = np.full(len(self._vectors), EMPTY, np.int64)  # hash of a row's variant
         self._params = np.zeros((len(self._vectors), 2), np.float64)  # a row's effort and depth
         self._entries: dict[int, _Entry] = {}
         self._rows: OrderedDict[tuple[str, str], int] = OrderedDict()  # least recently used first
@@ -71,7 +71,7 @@ class _Shelf:
 
         One that covers `params` is preferred; where there is none, another one.
         """
-        cosines = np.where(self._group == hash(variant), self._vectors @ vector, UNLIKE)
+        cosines = np.where(self._variants == hash(variant), self._vectors @ vector, UNLIKE)
         row = int(np.argmax(cosines))
         if cosines[row] < threshold:
             return None
@@ -96,7 +96,7 @@ class _Shelf:
             self.drop_oldest()
         row = self._free_row()
         self._vectors[row] = vector
-        self._group[row] = hash(entry.variant)
+        self._variants[row] = hash(entry.variant)
         self._params[row] = entry.params
         self._entries[row] = entry
         self._rows[entry.variant, entry.query] = row
@@ -109,16 +109,16 @@ class _Shelf:
         row = self._rows.pop((entry.variant, entry.query), None)
         if row is not None:
             self.entry_bytes -= self._entries.pop(row).bytes
-            self._group[row] = EMPTY
+            self._variants[row] = EMPTY
 
     def _free_row(self) -> int:
-        free = np.flatnonzero(self._group == EMPTY)
+        free = np.flatnonzero(self._variants == EMPTY)
         if len(free):
             return int(free[0])
         rows = len(self._vectors)
         more = min(rows, self._max_entries - rows)
         self._vectors = np.vstack([self._vectors, np.zeros((more, DIMENSIONS), np.float32)])
-        self._group = np.append(self._group, np.full(more, EMPTY))
+        self._variants = np.append(self._variants, np.full(more, EMPTY))
         self._params = np.vstack([self._params, np.zeros((more, 2))])
         return rows
 
@@ -141,7 +141,7 @@ class Semantic:
         self._max_bytes = max_bytes
         self._tenant_bytes = int(max_bytes * TENANT_SHARE)
         self._clock = clock
-        self._shelves: OrderedDict[str, _Shelf] = OrderedDict()  # least recently used first
+        self._indexes: OrderedDict[str, _TenantIndex] = OrderedDict()  # least recently used first
         self._bytes = 0
 
     @property
@@ -151,7 +151,7 @@ class Semantic:
 
     @property
     def entries(self) -> int:
-        return sum(len(shelf) for shelf in self._shelves.values())
+        return sum(len(index) for index in self._indexes.values())
 
     @property
     def bytes(self) -> int:
@@ -162,18 +162,18 @@ class Semantic:
         self, tenant: str, *, version: int | None, variant: str, vector: Floats, params: SearchParams
     ) -> CachedResult | None:
         """The results of the nearest question; not fresh once its TTL is over or where it does not cover `params`."""
-        shelf = self._shelves.get(tenant)
+        index = self._indexes.get(tenant)
         unit = _unit(vector)
-        if not self.on or shelf is None or unit is None or shelf.version != version:
+        if not self.on or index is None or unit is None or index.version != version:
             return None
-        entry = shelf.nearest(variant, unit, params, self._threshold)
+        entry = index.nearest(variant, unit, params, self._threshold)
         now = self._clock()
         if entry is None or now >= entry.kept_until:
             return None
         if (entry.tenant, entry.version, entry.variant) != (tenant, version, variant):
             return None
-        shelf.use(entry)
-        self._shelves.move_to_end(tenant)
+        index.use(entry)
+        self._indexes.move_to_end(tenant)
         fresh = now < entry.fresh_until and entry.params.covers(params)
         return CachedResult(entry.results, entry.params, now - entry.kept_at, fresh)
 
@@ -200,24 +200,24 @@ class Semantic:
         now, held_bytes = self._clock(), ENTRY_BYTES + _bytes_of(query, variant, results)
         until = (now + ttl_s, now + ttl_s + self._stale_s)
         entry = _Entry(tenant, version, variant, query, results, params, now, *until, held_bytes)
-        shelf = self._shelves.get(tenant)
-        if held_bytes > self._tenant_bytes * LARGEST_SHARE or (shelf is not None and shelf.version > version):
+        index = self._indexes.get(tenant)
+        if held_bytes > self._tenant_bytes * LARGEST_SHARE or (index is not None and index.version > version):
             return False
-        if shelf is not None and shelf.version == version and self._is_fuller(shelf.held(entry), entry):
+        if index is not None and index.version == version and self._has_more_effort(index.held(entry), entry):
             return False
-        self._bytes -= 0 if shelf is None else shelf.bytes
-        if shelf is None or shelf.version < version:
-            shelf = self._shelves[tenant] = _Shelf(version, self._tenant_entries)
-        shelf.put(entry, unit)
-        while shelf.bytes > self._tenant_bytes and len(shelf):
-            shelf.drop_oldest()
-        self._bytes += shelf.bytes
-        self._shelves.move_to_end(tenant)
+        self._bytes -= 0 if index is None else index.bytes
+        if index is None or index.version < version:
+            index = self._indexes[tenant] = _TenantIndex(version, self._tenant_entries)
+        index.put(entry, unit)
+        while index.bytes > self._tenant_bytes and len(index):
+            index.drop_oldest()
+        self._bytes += index.bytes
+        self._indexes.move_to_end(tenant)
         while self._bytes > self._max_bytes:
-            self._bytes -= self._shelves.popitem(last=False)[1].bytes
+            self._bytes -= self._indexes.popitem(last=False)[1].bytes
         return True
 
-    def _is_fuller(self, held: _Entry | None, than: _Entry) -> bool:
+    def _has_more_effort(self, held: _Entry | None, than: _Entry) -> bool:
         return held is not None and held.fresh_until > self._clock() and held.params.effort > than.params.effort
 
 

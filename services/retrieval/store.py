@@ -138,16 +138,16 @@ class Store:
 
         Raises `DeadlineExceeded`, `DatabaseDown`, `PoolBusy` or `SearchFailed`.
         """
-        asked = self.query_for(tenant, vector, top_k, model=model, query=query, effort=effort)
-        chosen = asked.chosen
-        rows = await self._query(deadline, tenant, chosen, *asked.arguments)
-        if chosen is not asked.exactly and _near(rows, asked.with_words) < min(top_k, self._chunks.get(tenant, 0)):
-            chosen = asked.exactly
-            rows = await self._query(deadline, tenant, chosen, *asked.arguments)
+        plan = self.query_for(tenant, vector, top_k, model=model, query=query, effort=effort)
+        chosen = plan.chosen
+        rows = await self._query(deadline, tenant, chosen, *plan.arguments)
+        if chosen is not plan.exactly and _near(rows, plan.with_words) < min(top_k, self._chunks.get(tenant, 0)):
+            chosen = plan.exactly
+            rows = await self._query(deadline, tenant, chosen, *plan.arguments)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
-        whole = chosen is asked.exactly and asked.with_words == bool(query)
+        whole = chosen is plan.exactly and plan.with_words == bool(query)
         return SearchResult([_passage(row) for row in rows], version, 1.0 if whole else effort)
 
     def query_for(

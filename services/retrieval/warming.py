@@ -77,9 +77,9 @@ class Warming:
             return
         loop = asyncio.get_running_loop()
         for tenant in self._tenants():
-            asked = self._store.query_for(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
+            search = self._store.query_for(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
             fetching = session.fetch(
-                SESSION_S, asked.chosen.sql, *asked.arguments, tenant=tenant, settings=asked.chosen.settings
+                SESSION_S, search.chosen.sql, *search.arguments, tenant=tenant, settings=search.chosen.settings
             )
             try:
                 await with_deadline(loop.time() + SESSION_S + GRACE_S, fetching)
