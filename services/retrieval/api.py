@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Response
@@ -10,7 +12,7 @@ from fastapi import Depends, FastAPI, Response
 from services.contracts.search import EmbedReply, EmbedRequest, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, QueuedEmbedder
+from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
@@ -63,14 +65,11 @@ class RetrievalApi:
     async def retrieve(
         self, exchange: Call, request: Annotated[RetrieveRequest, Depends(body_of(RetrieveRequest))]
     ) -> Response:
-        """POST /retrieve: passages within a budget. A search that falls short still gets a 200, with source `stale` or
-        `none`.
-        """
+        """POST /retrieve: passages within a budget. If the search falls short, `source` is `stale` or `none`."""
         if request.query.isspace():
             raise BadInput("query: is blank", "query")
         _leave_with_client(exchange)
-        if not self._embedder.warm:
-            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        refuse_while_loading(self._embedder)
         reply = await self._retrieval.retrieve(request)
         exchange.log.update(
             tenant=request.tenant, source=reply.source, reason=reply.reason, results=len(reply.results),
@@ -79,24 +78,32 @@ class RetrievalApi:
         return json_answer(reply)
 
     async def embed(self, exchange: Call, request: Annotated[EmbedRequest, Depends(body_of(EmbedRequest))]) -> Response:
-        """POST /embed: a vector for each text, in order. Gives way to queries."""
+        """POST /embed: a vector for each text, in order. Yields to queries."""
         _leave_with_client(exchange)
-        embedded = await self._embed_all(request.input)
+        refuse_while_loading(self._embedder)
+        with embedder_refusals(self._embedder):
+            embedded = await self._embedder.embed(request.input)
         exchange.log.update(texts=len(request.input), tokens=embedded.tokens)
         reply = EmbedReply(self._embedder.name, DIMENSIONS, _numbers(embedded.vectors), embedded.tokens)
         return json_answer(reply)
 
-    async def _embed_all(self, texts: list[str]) -> Embedded:
-        if not self._embedder.warm:
-            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
-        try:
-            return await self._embedder.embed(texts)
-        except EmbedderFull as full:
-            waiting = self._embedder.waiting
-            raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
-        except EmbedderFailed:
-            message = "the embedder failed and is started again"
-            raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
+
+def refuse_while_loading(embedder: QueuedEmbedder) -> None:
+    """Raises Refused until the embedder is warm."""
+    if not embedder.warm:
+        raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+
+
+@contextmanager
+def embedder_refusals(embedder: QueuedEmbedder) -> Iterator[None]:
+    """Turn failures of the embedder into refusals."""
+    try:
+        yield
+    except EmbedderFull as full:
+        raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=embedder.waiting) from None
+    except EmbedderFailed:
+        message = "the embedder failed and is started again"
+        raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
 
 def _leave_with_client(exchange: Exchange) -> None:

@@ -12,7 +12,7 @@ from math import nan
 from typing import Any, Protocol
 
 from services.retrieval.database import NO_TENANT, Session
-from services.retrieval.deadline import DeadlineExceeded, with_deadline
+from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, with_deadline
 from services.retrieval.embedder import Embedder
 from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from services.retrieval.vectors import ALL_TENANTS, COLUMN_DIMENSIONS, UNEMBEDDED, incompatibility
@@ -55,9 +55,7 @@ class CompatibilityCheck:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await cancel_and_wait(self._task)
 
     async def _watch(self) -> None:
         try:

@@ -59,6 +59,13 @@ async def wait_until(deadline: float, task: asyncio.Task[T]) -> T:
     return task.result()
 
 
+async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a background task, if there is one, and wait until it has ended, however it ends."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+
+
 async def _look_again(task: asyncio.Task[Any]) -> None:
     for _ in range(TURNS):
         await asyncio.sleep(0)

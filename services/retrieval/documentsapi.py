@@ -30,10 +30,11 @@ from services.contracts.documents import (
     State,
 )
 from services.core.outcome import Outcome
+from services.retrieval.api import embedder_refusals, refuse_while_loading
 from services.retrieval.deadline import DeadlineExceeded
 from services.retrieval.documentinput import checked_id, content_of, page_of, quota_of, tenant_of
 from services.retrieval.documents import UnreadableDocument
-from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
+from services.retrieval.embedder import QueuedEmbedder
 from services.retrieval.library import Library, LibraryFailed, StoredDocument
 from services.retrieval.minilm import Floats
 from services.retrieval.parseprocess import ParseRequest, prepare
@@ -104,8 +105,7 @@ class DocumentsApi:
         tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
         request, title = self._parse_request(doc_id, decode(exchange.body, PutDocument))
         quota = quota_of(exchange, self._bounds.quota)
-        if not self._embedder.warm:
-            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        refuse_while_loading(self._embedder)
         with self._write_slot(tenant):
             async with _database():
                 held = await self._library.held(tenant, doc_id, self._embedder.fingerprint, until)
@@ -222,17 +222,12 @@ class DocumentsApi:
     async def _embedded(self, texts: list[str], until: float) -> Floats:
         batches = [texts[first : first + EMBED_AT_ONCE] for first in range(0, len(texts), EMBED_AT_ONCE)]
         try:
-            async with asyncio.timeout_at(until):
-                return np.concatenate([(await self._embedder.embed(batch)).vectors for batch in batches])
+            with embedder_refusals(self._embedder):
+                async with asyncio.timeout_at(until):
+                    return np.concatenate([(await self._embedder.embed(batch)).vectors for batch in batches])
         except TimeoutError:
             message = "the document's chunks could not be embedded in time"
             raise Refused(Outcome.DEADLINE_EXCEEDED, message, reason="deadline") from None
-        except EmbedderFull as full:
-            waiting = self._embedder.waiting
-            raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
-        except EmbedderFailed:
-            message = "the embedder failed and is started again"
-            raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
     @contextmanager
     def _write_slot(self, tenant: str) -> Iterator[None]:

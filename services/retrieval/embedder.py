@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from services.retrieval.deadline import cancel_and_wait
 from services.retrieval.embedding_batcher import BatchPlan, PassDurationModel, estimate_tokens, plan_batch
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
@@ -127,9 +128,7 @@ class QueuedEmbedder:
 
     async def stop(self) -> None:
         """Stop the passes and cancel all waiting callers."""
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.wait({self._pump})
+        await cancel_and_wait(self._pump)
         for job in (*self._passing, *self._queries, *self._bulk):
             job.vector.cancel()
         await self._model.stop()

@@ -1,7 +1,8 @@
 """Which files an ingest reads, and their bytes, all of it bounded.
 
 A document's id is its path below the named folder, with `/` as the separator on every system. Hidden files and folders,
-files of unknown kinds, and links to outside of the folder are left out.
+files of unknown kinds, and links to outside of the folder are left out. An id may have MAX_ID_BYTES; an index entry of
+PostgreSQL holds about 2,700.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from services.contracts.documents import MAX_ID_BYTES
 from services.retrieval.documents import PARSERS, UnreadableDocument
-
-MAX_ID_BYTES = 1024  # an index entry of PostgreSQL holds about 2,700
 
 
 @dataclass(frozen=True, slots=True)

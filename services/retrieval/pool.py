@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from services.retrieval.deadline import with_deadline
+from services.retrieval.deadline import cancel_and_wait, with_deadline
 from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
@@ -91,9 +91,7 @@ class ConnectionPool(Generic[C]):
 
     async def stop(self) -> None:
         """Close all connections without waiting for the server's reply."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        await cancel_and_wait(self._keeper)
         for task in self._settling:
             task.cancel()
         leaving = list(self._open)

@@ -18,7 +18,7 @@ import asyncpg
 
 from services.contracts.search import Passage
 from services.retrieval.database import NO_TENANT, Session
-from services.retrieval.deadline import DeadlineExceeded, wait_until
+from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, wait_until
 from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, SearchStatement, choose_index
@@ -115,9 +115,7 @@ class Store:
 
     async def stop(self) -> None:
         """Close all connections without waiting for queries."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.wait({self._watcher})
+        await cancel_and_wait(self._watcher)
         await self._pool.stop()
 
     async def search(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import asyncpg
 
 from services.retrieval.database import NO_TENANT
-from services.retrieval.deadline import DeadlineExceeded, with_deadline
+from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, with_deadline
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import DatabaseDown, PoolBusy
@@ -63,9 +63,7 @@ class Warming:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="warming")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await cancel_and_wait(self._task)
 
     async def warm(self, session: WarmupSession) -> None:
         """Search once per tenant on a new session; does nothing before the first round has its vector.
