@@ -62,8 +62,8 @@ def build(
 ) -> Process:
     """The service over the model in folder `model`, ready to run.
 
-    `embeds` replaces the model's own process, and `connect` makes the connections to PostgreSQL. `rng` is the only
-    source of randomness; by default the operating system seeds one and makes the ids.
+    `embeds` replaces the model's own process. `rng` is the only source of randomness; by default the operating system
+    seeds one and makes the ids.
     """
     log, chance = log or Log(NAME, settings.log_level), Random() if rng is None else rng
     drain = Drain()

@@ -171,7 +171,6 @@ class Cache:
         return self._breaker.state is BreakerState.CLOSED
 
     async def start(self) -> None:
-        """Start the watcher."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="redis-watch")
 
     async def stop(self) -> None:
@@ -190,8 +189,8 @@ class Cache:
     ) -> CachedResult | None:
         """The valid entry under this key, or None.
 
-        It is fresh if it is of corpus version `version`, is younger than `ttl_s` times the key's share (`ttl_jitter`),
-        and covers `params`.
+        It is fresh if it is of corpus version `version`, covers `params`, and is younger than the key's share
+        (`ttl_jitter`) of the lesser of `ttl_s` and the TTL it was stored with.
         """
         if not self.up:
             self._count["skipped"].inc()

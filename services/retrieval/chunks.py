@@ -38,8 +38,8 @@ class Section:
 class _Unit:
     """A word, or a piece of a very long one: its place in the section's text, and how good a cut after it is.
 
-    It counts as at least one token. A tokenizer may make none of a word of invisible characters, and chunks of such
-    words would have no bound, so that all chunks together would grow with the square of the text.
+    It counts as at least one token: a tokenizer may make none of a word of invisible characters, and chunks of such
+    words would have no bound.
     """
 
     start: int

@@ -37,7 +37,7 @@ def _faults(of: Callable[[], object]) -> Iterator[str]:
 
 
 class RetrievalSettings(ServiceSettings):
-    """Settings of one retrieval service."""
+    """Settings of one retrieval service, read from the environment."""
 
     retrieval_port: int = Field(8001, ge=0, le=65535, description="port of the retrieval service")
     metrics_port: int = Field(9001, ge=0, le=65535, description="port of retrieval's metrics listener")

@@ -211,7 +211,7 @@ async def powers(connection: Any, user: str | None = None) -> list[str]:
 
 
 async def _is_current(connection: Any) -> bool:
-    """Checks the roles as well: they are not part of a database, so a restored one may lack them."""
+    """Whether schema and roles are there. Roles are not part of a database, so a restored one may lack them."""
     return await _schema_version(connection) == SCHEMA_VERSION and await _roles(connection) == 2
 
 

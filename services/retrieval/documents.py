@@ -34,8 +34,6 @@ class UnreadableDocument(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The text of a file, by headings."""
-
     title: str
     sections: list[Section]
 

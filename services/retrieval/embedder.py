@@ -196,10 +196,7 @@ class QueuedEmbedder:
                 job.vector.set_result(result)
 
     def _durations_of(self, jobs: Sequence[_Job]) -> PassDurationModel:
-        """Queries and bulk texts have a model each: hundreds of long texts say little about one short question.
-
-        The bulk model starts as a copy of the query model.
-        """
+        """Queries and bulk texts are predicted apart: hundreds of long texts say little about one short question."""
         if not jobs[0].is_bulk:
             return self._query_durations
         if self._bulk_durations is None:

@@ -3,11 +3,11 @@
     now ......... free_at |-- pass --|---- pass ----|-- pass --|
                            a pass ends before any deadline in it
 
-While all texts can meet their deadlines, the earliest deadline goes first. When they cannot, the newest text goes
-first: the oldest have the least time left, and a late vector costs twice, since its caller has gone and the texts
-behind it are late as well. A text that could not meet its deadline even alone in the next pass is rejected at once.
+While all texts can meet their deadlines, the earliest deadline goes first; otherwise the newest text does, since the
+oldest have the least time left. A late vector costs twice: its caller has gone, and the texts behind it are late. A
+text that would be late even alone in the next pass is rejected at once.
 
-The plan rests on measured durations, so an idle model always gets one text, the one with the most time left. Otherwise
+The plan rests on measured durations. So an idle model always gets one text, the one with the most time left; otherwise
 a model that seemed too slow would never be measured again.
 """
 
@@ -55,9 +55,9 @@ class BatchPlan(Generic[J]):
 class LatencyEstimate:
     """An upper estimate of the next sample: mean plus two deviations, both moving averages (Jacobson, as in TCP).
 
-    Many things slow a pass and nothing speeds it up. So one slow sample moves the mean only a little, and two samples
-    in a row below half the mean reset the estimate: the cause of the slowness is over. (Without the reset, a moving
-    average needs twenty samples after a threefold stall, and their deviation raises the estimate at first.)
+    One slow sample moves the mean only a little. Two samples in a row below half the mean reset the estimate, since the
+    cause of the slowness is over: a moving average alone would need twenty samples after a threefold stall, and their
+    deviation would raise the estimate at first.
     """
 
     __slots__ = ("_deviation", "_mean", "_quick")
@@ -95,13 +95,11 @@ class PassDurationModel:
         self._per_token_s = LatencyEstimate()
 
     def copy(self) -> PassDurationModel:
-        """An independent copy with the same history."""
         duplicate = PassDurationModel()
         duplicate._per_token_s = copy(self._per_token_s)
         return duplicate
 
     def record(self, tokens: int, duration_s: float) -> None:
-        """A pass over `tokens` tokens took `duration_s` seconds."""
         self._per_token_s.record(duration_s / (PASS_TOKENS + tokens))
 
     def duration_s(self, tokens: int) -> float:

@@ -26,8 +26,6 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to ingest."""
-
     path: Path
     root: str
     doc_id: str

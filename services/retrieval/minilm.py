@@ -134,7 +134,6 @@ def packable(lengths: Sequence[int]) -> int:
 
 
 def _pool(x: Floats, shape: Shape) -> Floats:
-    """The text's vector from its tokens' vectors."""
     pooled: Floats = x[0] if shape.pooling == "cls" else x.mean(axis=0)
     return pooled
 

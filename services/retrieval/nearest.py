@@ -150,10 +150,8 @@ def _max_scan_tuples(chunks: int, exact_up_to: int) -> int:
 
 
 def _max_exact_chunks(chunks: int, all_chunks: int, rows: int, exact_up_to: int) -> float:
-    """The number of chunks up to which an exact search is faster: it grows with the candidates that the graph would
-    visit.
-
-    Those are at least EF_SEARCH, at which `exact_up_to` was measured, and as many as hold `rows` rows of the tenant.
+    """The number of chunks up to which an exact search is faster. It grows with the candidates that the graph would
+    visit: at least EF_SEARCH, at which `exact_up_to` was measured, and as many as hold `rows` rows of the tenant.
     """
     candidates = rows * all_chunks / max(1, chunks)
     return exact_up_to * max(1.0, candidates / EF_SEARCH)

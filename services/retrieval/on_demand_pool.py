@@ -53,7 +53,6 @@ class OnDemandPool(Generic[C]):
 
     @property
     def open(self) -> int:
-        """Open connections, idle or in use."""
         return len(self._idle) + len(self._in_use)
 
     async def take(self, deadline: float) -> C:

@@ -76,7 +76,6 @@ class ConnectionPool(Generic[C]):
 
     @property
     def open(self) -> int:
-        """Open connections, idle or lent."""
         return len(self._open)
 
     @property
@@ -85,7 +84,6 @@ class ConnectionPool(Generic[C]):
         return len(self._open) - len(self._idle)
 
     def start(self) -> None:
-        """Start the keeper."""
         self._wanted.set()
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="postgres-keeper")
 

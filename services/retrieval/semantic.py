@@ -67,9 +67,8 @@ class _TenantIndex:
         return self.entry_bytes + len(self._vectors) * ROW_BYTES
 
     def nearest(self, variant: str, vector: Floats, params: SearchParams, threshold: float) -> _Entry | None:
-        """The entry of this variant with the greatest cosine, at least `threshold`.
-
-        One that covers `params` is preferred; where there is none, another one.
+        """The entry of this variant with the greatest cosine from `threshold` on; one that covers `params` is
+        preferred.
         """
         cosines = np.where(self._variants == hash(variant), self._vectors @ vector, UNLIKE)
         row = int(np.argmax(cosines))
@@ -146,7 +145,6 @@ class Semantic:
 
     @property
     def on(self) -> bool:
-        """There is a threshold; without one, nothing is stored or found."""
         return self._threshold > 0
 
     @property

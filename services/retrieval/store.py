@@ -37,7 +37,7 @@ CORPORA = SearchStatement("SELECT tenant, version, chunks FROM weir_corpora($1)"
 class SearchResult:
     """The passages, best first, and their corpus version; None for an empty corpus.
 
-    `effort` is what the search used; an exact search by meaning alone always counts as full effort.
+    `effort` is what the search used; an exact search that left nothing out counts as full effort.
     """
 
     passages: list[Passage]
@@ -98,7 +98,7 @@ class Store:
 
     @property
     def fault(self) -> str | None:
-        """Why there is no connection; None if there is one."""
+        """Why there is no connection, once an attempt has failed."""
         return self._pool.fault
 
     def corpus_version(self, tenant: str) -> int | None:

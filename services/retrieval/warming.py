@@ -40,8 +40,6 @@ class WarmupStore(PassageSearch, Protocol):
 
 
 class WarmupSession(Protocol):
-    """A database session that is not lent yet."""
-
     async def fetch(
         self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
     ) -> list[Any]: ...

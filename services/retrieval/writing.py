@@ -114,7 +114,6 @@ class Corpus:
             await self._connection.fetchval(UNLOCK, self._tenant)
 
     async def documents(self, model: str) -> dict[str, Stored]:
-        """All documents by id."""
         async with self._locked():
             rows = await self._connection.fetch(DOCUMENTS, self._tenant, model)
         return {row["doc_id"]: Stored(row["root"], row["content_hash"], row["unembedded"]) for row in rows}
