@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from math import nan
-from typing import Any, Protocol
+from typing import Any
 
 from services.retrieval.database import NO_TENANT, Session
 from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, with_deadline
 from services.retrieval.embedder import Embedder
 from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
+from services.retrieval.store import Store
 from services.retrieval.vectors import ALL_TENANTS, COLUMN_DIMENSIONS, UNEMBEDDED, incompatibility
 from services.runtime.log import Log
 from services.runtime.settings import EXIT_BAD_SETTINGS
@@ -31,15 +32,10 @@ class IncompatibleModel(CannotStart):
     exit_status = EXIT_BAD_SETTINGS
 
 
-class DatabaseStatus(Protocol):
-    @property
-    def reached(self) -> bool: ...
-
-
 class CompatibilityCheck:
     """Checks until the first answer, then periodically. `unembedded_chunks` is NaN until then."""
 
-    def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: DatabaseStatus, log: Log) -> None:
+    def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: Store, log: Log) -> None:
         self._embedder = embedder
         self._pool = pool
         self._store = store

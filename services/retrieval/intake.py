@@ -15,65 +15,22 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.documents import UnreadableDocument
 from services.retrieval.files import Fault, FoundFiles, Source, find, read
-from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM
 from services.retrieval.preparing import DocumentPreparer, PreparedDocument
 from services.retrieval.progress import IngestSummary, Reporter
-from services.retrieval.writing import Stored
+from services.retrieval.reembed import Completing
+from services.retrieval.writing import Corpus, Stored
 
 EMBED_AT_ONCE = 8
 READ_AHEAD = 4  # documents that are prepared while one is embedded
 YIELD_EVERY = 16
 KIB = 1024
-
-
-class Encoder(Protocol):
-    """The model. One thread may tokenize while another embeds."""
-
-    fingerprint: str
-    tokenizer: str
-
-    def count_tokens(self, text: str) -> int: ...
-
-    def tokenize(self, text: str) -> list[int]: ...
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> Floats: ...
-
-
-class DocumentStore(Protocol):
-    """A tenant's documents in the database."""
-
-    async def documents(self, model: str) -> dict[str, Stored]: ...
-
-    async def put(
-        self,
-        doc_id: str,
-        *,
-        root: str,
-        title: str,
-        content_hash: str,
-        texts: Sequence[str],
-        vectors: Floats,
-        model: str,
-    ) -> None: ...
-
-    async def move(self, doc_id: str, root: str) -> None: ...
-
-    async def remove(self, doc_ids: Sequence[str]) -> None: ...
-
-
-class VectorCompleter(Protocol):
-    """Embeds stored chunks that have no vector of the model."""
-
-    async def complete(self, doc_id: str) -> None: ...
-
-    async def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +50,9 @@ class Ingest:
     def __init__(
         self,
         settings: RetrievalSettings,
-        model: Encoder,
-        corpus: DocumentStore,
-        completing: VectorCompleter,
+        model: MiniLM,
+        corpus: Corpus,
+        completing: Completing,
         summary: IngestSummary,
         report: Reporter,
     ) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -20,6 +20,7 @@ from services.contracts.documents import DocumentEntry
 from services.retrieval.database import WRITER, Session, locked
 from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.minilm import Floats
+from services.retrieval.on_demand_pool import OnDemandPool
 from services.retrieval.preparing import PreparedDocument
 from services.retrieval.vectors import Texts, Vectors
 from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Used
@@ -64,23 +65,13 @@ class StoredDocument:
     vectors: int
 
 
-class SessionPool(Protocol):
-    async def take(self, deadline: float) -> Session: ...
-
-    def give_back(self, connection: Session) -> None: ...
-
-    def discard(self, connection: Session) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class Library:
     """Reads and writes documents. `deadline` is in seconds of the loop's clock.
 
     Raises `DatabaseDown` or `PoolBusy` without a connection, `DeadlineExceeded` at the deadline, else `LibraryFailed`.
     """
 
-    def __init__(self, pool: SessionPool) -> None:
+    def __init__(self, pool: OnDemandPool[Session]) -> None:
         self._pool = pool
 
     def stop(self) -> None:

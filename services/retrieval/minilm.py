@@ -55,7 +55,7 @@ class _Layer:
 
 
 class MiniLM:
-    """The model: texts in, unit vectors out. Not for two threads at once."""
+    """The model: texts in, unit vectors out. One thread may tokenize while another embeds, but no more than that."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelUnusable, also for a bundled model that is not the published one."""

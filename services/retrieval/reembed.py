@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.retrieval.files import Fault
-from services.retrieval.intake import Encoder
+from services.retrieval.minilm import MiniLM
 from services.retrieval.progress import Reembedded, Reporter
 from services.retrieval.vectors import Texts, Vectors, embedded_by_others, unembedded
 from services.retrieval.weights import Floats
@@ -26,7 +26,7 @@ ANOTHER_RUNS = "another ingest of this tenant is running: run this again after i
 class Completing:
     """Embeds the chunks of one tenant's documents that lack a vector of one model."""
 
-    def __init__(self, model: Encoder, vectors: Vectors, added: Callable[[int], None]) -> None:
+    def __init__(self, model: MiniLM, vectors: Vectors, added: Callable[[int], None]) -> None:
         """`added` gets the number of chunks of each page that was embedded."""
         self._model = model
         self._vectors = vectors
@@ -52,7 +52,7 @@ class Completing:
 
 
 async def reembed(
-    connection: Any, model: Encoder, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
+    connection: Any, model: MiniLM, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
 ) -> None:
     """Embed all chunks of these tenants, or of all, that this model has not embedded."""
     lacking = await unembedded(connection, model.fingerprint)
@@ -71,7 +71,7 @@ async def reembed(
 
 
 async def _one_tenant(
-    connection: Any, model: Encoder, tenant: str, total: int, summary: Reembedded, report: Reporter
+    connection: Any, model: MiniLM, tenant: str, total: int, summary: Reembedded, report: Reporter
 ) -> None:
     corpus = Corpus(connection, tenant)
     if not await corpus.lock():
@@ -98,7 +98,7 @@ async def _one_tenant(
 
 
 async def forget_others(
-    connection: Any, model: Encoder, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
+    connection: Any, model: MiniLM, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
 ) -> None:
     """Remove vectors of other models, only of chunks that this model has embedded."""
     others = await embedded_by_others(connection, model.fingerprint)

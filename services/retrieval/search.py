@@ -16,10 +16,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest, Source
-from services.retrieval.cache import CachedResult, CacheKey
+from services.retrieval.cache import Cache, CachedResult, CacheKey
 from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
 from services.retrieval.embedding_batcher import LatencyEstimate
@@ -29,58 +28,14 @@ from services.retrieval.minilm import Floats
 from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.query_context import QueryContext, SharedSearch, Stopwatch
 from services.retrieval.search_params import SearchParams
-from services.retrieval.store import PassageSearch, SearchFailed, SearchResult
+from services.retrieval.semantic import Semantic
+from services.retrieval.store import SearchFailed, SearchResult, Store
 
 SEARCH_SHARE = 0.25  # max share of the budget kept for the search; with more, slow searches might never be tried again
 RESERVE_SHARE = 0.1
 MAX_RESERVE_S = 0.005
 MAX_SHARED = 4096  # shared runs at a time
 MAX_REFRESHES = 4  # at a time: they compete with queries that have no fresh result
-
-
-class SearchStore(PassageSearch, Protocol):
-    @property
-    def up(self) -> bool: ...
-
-    def corpus_version(self, tenant: str) -> int | None: ...
-
-
-class ResultCache(Protocol):
-    async def get(
-        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
-    ) -> CachedResult | None: ...
-
-    def put(
-        self,
-        key: CacheKey,
-        results: list[Passage],
-        *,
-        params: SearchParams,
-        version: int,
-        ttl_s: float,
-        cost_s: float = 0.0,
-    ) -> None: ...
-
-
-class SimilarResults(Protocol):
-    """Results of similar earlier questions of the same tenant, corpus version and parameters."""
-
-    def nearest(
-        self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams
-    ) -> CachedResult | None: ...
-
-    def keep(
-        self,
-        tenant: str,
-        *,
-        version: int,
-        variant: str,
-        query: str,
-        vector: Floats,
-        results: list[Passage],
-        params: SearchParams,
-        ttl_s: float,
-    ) -> bool: ...
 
 
 # Why there is no fresh result, as the reply and the metric name it. `embed_ms` and `search_ms` say where the time went.
@@ -105,12 +60,12 @@ class Retrieval:
         self,
         *,
         embedder: Embedder,
-        store: SearchStore,
-        cache: ResultCache,
+        store: Store,
+        cache: Cache,
         metrics: RetrievalMetrics,
         budget_s: float,
         ttl_s: float,
-        similar: SimilarResults | None = None,
+        similar: Semantic | None = None,
     ) -> None:
         self._embedder = embedder
         self._store = store

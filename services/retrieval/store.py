@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import asyncpg
 
@@ -57,20 +57,6 @@ class StoreQuery:
 
 class SearchFailed(Exception):
     """The database answered with an error."""
-
-
-class PassageSearch(Protocol):
-    async def search(
-        self,
-        tenant: str,
-        vector: Floats,
-        top_k: int,
-        deadline: float,
-        *,
-        model: str,
-        query: str = "",
-        effort: float = 1.0,
-    ) -> SearchResult: ...
 
 
 class Store:

@@ -11,17 +11,16 @@ Warming is best effort: after MAX_ROUNDS the service reports ready anyway.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import asyncpg
 
-from services.retrieval.database import NO_TENANT
+from services.retrieval.database import NO_TENANT, Session
 from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, with_deadline
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import DatabaseDown, PoolBusy
-from services.retrieval.store import GRACE_S, PassageSearch, SearchFailed, StoreQuery
+from services.retrieval.store import GRACE_S, SearchFailed, Store
 
 ROUND_S = 5.0
 SESSION_S = 1.0
@@ -30,25 +29,10 @@ LOOK_EVERY_S = 0.02
 TOP_K = 5
 
 
-class WarmupStore(PassageSearch, Protocol):
-    @property
-    def reached(self) -> bool: ...
-
-    def biggest(self) -> str | None: ...
-
-    def query_for(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> StoreQuery: ...
-
-
-class WarmupSession(Protocol):
-    async def fetch(
-        self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
-    ) -> list[Any]: ...
-
-
 class Warming:
     """Searches once on every session, after the embedder is warm and the database was reached."""
 
-    def __init__(self, embedder: Embedder, store: WarmupStore, *, sessions: int) -> None:
+    def __init__(self, embedder: Embedder, store: Store, *, sessions: int) -> None:
         self.done = False
         self._embedder = embedder
         self._store = store
@@ -63,7 +47,7 @@ class Warming:
     async def stop(self) -> None:
         await cancel_and_wait(self._task)
 
-    async def warm(self, session: WarmupSession) -> None:
+    async def warm(self, session: Session) -> None:
         """Search once per tenant on a new session; does nothing before the first round has its vector.
 
         A database error, a timeout included, is no reason not to lend the session. A session that does not answer is
