@@ -1,4 +1,4 @@
-"""`python -m services.retrieval`: the retrieval service, settings from the environment."""
+"""`python -m services.retrieval`: runs the retrieval service with settings from the environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Retrieval's HTTP face: read a request, ask, send the answer."""
+"""The routes `/retrieve` and `/embed`, and readiness."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Response
@@ -10,7 +12,7 @@ from fastapi import Depends, FastAPI, Response
 from services.contracts.search import EmbedReply, EmbedRequest, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, QueuedEmbedder
+from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
@@ -29,7 +31,7 @@ EXAMPLES = (
 
 
 class RetrievalApi:
-    """The routes of the retrieval service."""
+    """The routes of searches and of the embedder. (`documentsapi.py` has the others.)"""
 
     def __init__(
         self, retrieval: Retrieval, embedder: QueuedEmbedder, store: Store, cache: Cache, warming: Warming
@@ -41,17 +43,16 @@ class RetrievalApi:
         self._warming = warming
 
     def add_to(self, api: FastAPI) -> None:
-        """The two routes."""
         found = describe("Passages for a question, within a budget.", request=RetrieveRequest, reply=RetrieveReply)
         api.add_api_route("/retrieve", self.retrieve, methods=["POST"], **found)
         embedded = describe("A vector for each text, in order.", request=EmbedRequest, reply=EmbedReply)
         api.add_api_route("/embed", self.embed, methods=["POST"], **embedded)
 
     def ready(self) -> Readiness:
-        """Not ready before the embedder is warm and the database was reached and tried once; ready from then on.
+        """Ready once the embedder is warm, the database was reached, and warming is done.
 
-        What is missing at the moment is listed either way: a cache or a database that is down costs answers their
-        freshness or their context, not the service its place.
+        A dependency that is down is listed as `degraded` and does not end readiness: answers lose freshness or passages
+        only. An embedder that stops after a fault does end it.
         """
         up = {"embedder": self._embedder.warm, "postgres": self._store.up, "redis": self._cache.up}
         detail: dict[str, object] = {"degraded": [name for name, is_up in up.items() if not is_up]}
@@ -64,12 +65,11 @@ class RetrievalApi:
     async def retrieve(
         self, exchange: Call, request: Annotated[RetrieveRequest, Depends(body_of(RetrieveRequest))]
     ) -> Response:
-        """POST /retrieve: passages within a budget. A shortfall is an answer too, with source `stale` or `none`."""
+        """POST /retrieve: passages within a budget. If the search falls short, `source` is `stale` or `none`."""
         if request.query.isspace():
             raise BadInput("query: is blank", "query")
         _leave_with_client(exchange)
-        if not self._embedder.warm:
-            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        refuse_while_loading(self._embedder)
         reply = await self._retrieval.retrieve(request)
         exchange.log.update(
             tenant=request.tenant, source=reply.source, reason=reply.reason, results=len(reply.results),
@@ -78,34 +78,42 @@ class RetrievalApi:
         return json_answer(reply)
 
     async def embed(self, exchange: Call, request: Annotated[EmbedRequest, Depends(body_of(EmbedRequest))]) -> Response:
-        """POST /embed: a vector for each text, in order. Gives way to queries."""
+        """POST /embed: a vector for each text, in order. Yields to queries."""
         _leave_with_client(exchange)
-        embedded = await self._embed_all(request.input)
+        refuse_while_loading(self._embedder)
+        with embedder_refusals(self._embedder):
+            embedded = await self._embedder.embed(request.input)
         exchange.log.update(texts=len(request.input), tokens=embedded.tokens)
         reply = EmbedReply(self._embedder.name, DIMENSIONS, _numbers(embedded.vectors), embedded.tokens)
         return json_answer(reply)
 
-    async def _embed_all(self, texts: list[str]) -> Embedded:
-        if not self._embedder.warm:
-            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
-        try:
-            return await self._embedder.embed(texts)
-        except EmbedderFull as full:
-            waiting = self._embedder.waiting
-            raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
-        except EmbedderFailed:
-            message = "the embedder failed and is started again"
-            raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
+
+def refuse_while_loading(embedder: QueuedEmbedder) -> None:
+    """Raises Refused until the embedder is warm."""
+    if not embedder.warm:
+        raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+
+
+@contextmanager
+def embedder_refusals(embedder: QueuedEmbedder) -> Iterator[None]:
+    """Turn failures of the embedder into refusals."""
+    try:
+        yield
+    except EmbedderFull as full:
+        raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=embedder.waiting) from None
+    except EmbedderFailed:
+        message = "the embedder failed and is started again"
+        raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
 
 def _leave_with_client(exchange: Exchange) -> None:
-    """Stop when nobody waits for the answer any more: a text that is still in line is then not embedded."""
+    """Cancel the handler when its client disconnects, so that a queued text is not embedded."""
     task = asyncio.current_task()
     if task is not None:
         exchange.on_gone(task.cancel)
 
 
 def _numbers(vectors: Floats) -> list[list[float]]:
-    """float32 has seven digits; nine keep it whole, where its exact decimals would be twice as long."""
+    """A float32 has seven significant digits; nine decimals keep them and halve the JSON."""
     numbers: list[list[float]] = vectors.astype(float).round(9).tolist()
     return numbers

@@ -1,4 +1,4 @@
-"""The composition root: every part of the retrieval service is made here, and nowhere else."""
+"""The composition root: creates every part of the retrieval service."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from services.runtime.telemetry import metrics_app, new_registry
 
 NAME = "retrieval"
 WAITING_PER_CONNECTION = 32
-SEMANTIC_ENTRIES = 1000  # of a tenant: a look-up compares with all of them
-WRITERS = 2  # connections of the documents API: as many as it writes at once
+SEMANTIC_ENTRIES = 1000  # per tenant: a look-up compares with all of them
+WRITERS = 2  # connections of the documents API, which writes as many documents at once
 
 
 class Connects(Protocol):
-    """What makes a connection to PostgreSQL, as `database.connect` does, and raises what that raises."""
+    """Connects to PostgreSQL as `database.connect` does, and raises the same errors."""
 
     async def __call__(self, url: str, *, timeout_s: float, application: str) -> Any: ...
 
@@ -60,10 +60,10 @@ def build(
     rng: Random | None = None,
     log: Log | None = None,
 ) -> Process:
-    """The service over the model in that folder, ready to be run.
+    """The service over the model in folder `model`, ready to run.
 
-    `embeds` computes instead of a process of its own; `connect` makes the connections to PostgreSQL. `rng`: all its
-    chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
+    `embeds` replaces the model's own process. `rng` is the only source of randomness; by default the operating system
+    seeds one and makes the ids.
     """
     log, chance = log or Log(NAME, settings.log_level), Random() if rng is None else rng
     drain = Drain()
@@ -126,9 +126,9 @@ def build(
         await store.start()
         await cache.start()
         await embedder.start()
-        if embedder.confined:  # by the same means as the process that parses documents
-            unembedded_chunks = [name for name in EVERYTHING if name not in embedder.confined]
-            log.info("child processes are confined", held=list(embedder.confined), unembedded_chunks=unembedded_chunks)
+        if embedder.confined:  # as is the process that parses documents
+            lacking = [name for name in EVERYTHING if name not in embedder.confined]
+            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
         await compatibility.start()
         warming.start()
 
@@ -163,7 +163,7 @@ def build(
 def connection_pool(
     settings: RetrievalSettings, session: Callable[[], Awaitable[Session]], log: Log, chance: Random
 ) -> ConnectionPool[Session]:
-    """The sessions in which searches run, which connect by themselves."""
+    """The sessions of searches, connected in the background."""
     size = settings.postgres_pool_size
     return ConnectionPool(
         session,
@@ -177,7 +177,7 @@ def connection_pool(
 def writers(
     settings: RetrievalSettings, *, may_connect: Callable[[], bool], connect: Connects = connect
 ) -> OnDemandPool[Session]:
-    """The sessions of the documents API, which stand only while they are wanted."""
+    """The sessions of the documents API, connected on demand."""
     return OnDemandPool(
         partial(_session, settings, "weir-documents", connect),
         size=WRITERS,
@@ -193,7 +193,6 @@ async def _session(settings: RetrievalSettings, application: str, connect: Conne
 
 
 def document_bounds(settings: RetrievalSettings) -> DocumentBounds:
-    """What the documents API holds a document to."""
     return DocumentBounds(
         max_bytes=settings.ingest_max_file_bytes,
         max_chunks=settings.document_max_chunks,
@@ -207,7 +206,6 @@ def document_bounds(settings: RetrievalSettings) -> DocumentBounds:
 def exact_cache(
     settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log, chance: Random | None = None
 ) -> Cache:
-    """The cache over its Redis client and its breaker."""
     timeout_s = settings.redis_timeout_ms / 1000
     client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
     return Cache(
@@ -223,7 +221,7 @@ def exact_cache(
 
 
 def semantic_cache(settings: RetrievalSettings) -> Semantic | None:
-    """Results of like questions, in this process; None where no threshold is set."""
+    """The semantic cache; None where no threshold is set."""
     if settings.semantic_threshold == 0:
         return None
     return Semantic(

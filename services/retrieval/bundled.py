@@ -1,9 +1,9 @@
-"""Is the bundled model the one that its publisher gives? `python -m services.retrieval.bundled` says so, by SHA-256.
+"""Checks by SHA-256 that the bundled model is the published one: `python -m services.retrieval.bundled`.
 
-The package that brings the model has an anonymous author and no repository. Its content is that of
-https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, revision c9745ed1d9f207416be6d2e6f8de32d1f16199bf, and
-these are the hashes of that revision's files: of all that are read here, and of the vocabulary. They are compared when
-an image is built, and each time the model is loaded (90 MB, a fraction of a second).
+The package with the model has an anonymous author and no repository. Its content is that of
+https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, revision c9745ed1d9f207416be6d2e6f8de32d1f16199bf. The
+hashes below are of that revision's files: all that are read here, and the vocabulary. They are checked when an image is
+built and whenever the model is loaded (90 MB, a fraction of a second).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXIT_OTHER = 1
 
 
 def check(folder: Path) -> None:
-    """Compare the bundled model with what is published; a model of one's own is not judged. Raises ModelUnusable."""
+    """Compare the bundled model with the published hashes; any other model passes. Raises ModelUnusable."""
     if folder.parent.name != BUNDLED:
         return
     wrong = [fault for name, expected in PUBLISHED.items() if (fault := _fault(folder / name, expected))]
@@ -41,7 +41,7 @@ def check(folder: Path) -> None:
 
 
 def _fault(path: Path, expected: str) -> str:
-    """Empty if the file is as published."""
+    """Why the file is not the published one; empty if it is."""
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,22 +1,13 @@
-"""The exact cache: results by tenant and query, in Redis. It may save a search and must never cost one.
+"""The exact cache: search results in Redis by tenant and query. A fault of Redis is a miss and never fails a request.
 
-One entry serves twice. Its key is an HMAC of all that decides a result; its value carries the tenant and the corpus
-version it was computed from, and is checked on every read, for a shared store may hand out anything. Of the current
-version, younger than the time to live and found by looking at least as far as is asked for, an entry is fresh.
-Otherwise it is kept a while longer as the fallback of a search that fails: it is then already in hand, so the fallback
-costs no time of its own. What was found with less effort does not replace a fresh entry that took more.
+docs/architecture/data.md describes keys, freshness and bounds. The key's secret keeps a reader of the keys from testing
+guesses at queries. The age of an entry is computed from the key's remaining TTL, which Redis counts, and not from a
+wall clock. A result found with less effort never replaces a fresh one found with more.
 
-The HMAC's secret is the same at every replica, or they would not find each other's entries. Without the secret, whoever
-can list the keys cannot test a guess at what was asked. With an empty one they can, as with any plain digest.
-
-Age is not told by a wall clock but by what is left of the key's life, which Redis counts. How keys are kept from
-expiring together, and a popular one from being missed by all at once, is told in `freshness.py`.
-
-Redis gets min(`timeout_s`, a quarter of the remaining budget) and no second try. What it does wrong is a miss, counted
-and swallowed. After three failures in a row a breaker opens and nobody waits for it any more: a watcher asks on behalf
-of all, and closes the breaker again. One log line per change. The breaker answers one question, whether a read with all
-of its time is served: so an answer that took longer than `timeout_s`, to a write or to the watcher, does not close it,
-and a read that had less time than that only raises a doubt, which the watcher settles at once.
+A read gets min(`timeout_s`, a quarter of the budget) and no retry. After three failures in a row the breaker opens and
+no request waits for Redis; a watcher pings it and closes the breaker. The breaker answers one question: does Redis
+serve a read within `timeout_s`? So a slower answer to a write or a ping does not close it, and the timeout of a read
+that had less time only triggers a ping.
 """
 
 from __future__ import annotations
@@ -51,16 +42,16 @@ from services.runtime.ordered import OrderedSet
 
 PREFIX = "weir:retrieval:3:"
 MAX_ENTRY_BYTES = 262_144
-MAX_WRITES = 64  # writes under way at once; more are dropped
-WRITE_TIMEOUT_S = 0.25  # nobody waits for a write
+MAX_WRITES = 64  # concurrent writes; more are dropped
+WRITE_TIMEOUT_S = 0.25  # no request waits for a write
 WATCH_EVERY_S = 1.0
-SETTLE_EVERY_S = 0.1  # how soon after a look a doubt is reason for another
+SETTLE_EVERY_S = 0.1  # least time from one ping to the next
 SHARE_OF_BUDGET = 0.25
 
 T = TypeVar("T")
 
-# Keep ARGV[1] for ARGV[2] ms, unless a fresh entry is there that took more effort than ARGV[4], of no older corpus
-# than ARGV[3]; ARGV[5] is the key's share of its time to live. What is there may be anything: it is read in a pcall.
+# Store ARGV[1] for ARGV[2] ms, unless the key holds a fresh entry of corpus version ARGV[3] or later, found with more
+# effort than ARGV[4]. ARGV[5] is the key's share of its TTL. The key may hold anything, hence the pcall.
 UNLESS_FULLER = """
 local is_read, is_fuller = pcall(function()
   local entry = cmsgpack.unpack(redis.pcall('GET', KEYS[1]))
@@ -75,10 +66,10 @@ return 1
 
 
 class CacheEntry(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored. `fresh_s` of its `life_s` it may stand for a search; for the rest it is a fallback.
+    """A stored result: fresh for the first `fresh_s` of its `life_s`, and a fallback for the rest.
 
-    `cost_s` is the time it took to find: the dearer, the sooner a reader may refresh it. `effort` and `depth` are how
-    far was looked for it. Redis knows the order of the fields, too (`UNLESS_FULLER`).
+    `cost_s` is how long the search took; a costly entry is refreshed earlier. `effort` and `depth` say how far it
+    looked. `UNLESS_FULLER` depends on the order of the fields.
     """
 
     key: str
@@ -94,7 +85,7 @@ class CacheEntry(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """An entry that was read and checked. `refresh`: it is fresh, and this reader should find it anew all the same."""
+    """An entry that passed all checks. `refresh`: it is fresh, but this reader should search again."""
 
     results: list[Passage]
     params: SearchParams
@@ -104,12 +95,12 @@ class CachedResult:
 
 
 class Unreachable(Exception):
-    """Redis did not answer in time, or not at all."""
+    """Redis did not answer, or not in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What makes two questions the same. Redis sees its HMAC: never a query."""
+    """Everything that makes two queries equal. Redis sees its HMAC and never the query."""
 
     tenant: str
     query: str
@@ -117,7 +108,7 @@ class CacheKey:
     hybrid: bool = True
 
     def digest(self, secret: bytes) -> str:
-        """Every part with its length before it, so that no two keys run together."""
+        """The HMAC-SHA-256 of all parts, each with its length before it, so that no two keys have the same bytes."""
         message = bytearray()
         for part in (self.model, self.tenant, f"{self.hybrid:d}", self.query):
             data = part.encode("utf-8")
@@ -126,7 +117,7 @@ class CacheKey:
 
 
 def redis_client(url: str, *, timeout_s: float, connections: int, write_timeout_s: float = WRITE_TIMEOUT_S) -> Redis:
-    """A client with every wait bounded and nothing tried twice; the library's defaults wait up to 15 s."""
+    """A client that bounds every wait and never retries; the library waits up to 15 s by default."""
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
@@ -140,7 +131,7 @@ def redis_client(url: str, *, timeout_s: float, connections: int, write_timeout_
 
 
 class Cache:
-    """Reads within a small allowance, writes in the background, and never raises."""
+    """Reads within a time allowance, writes in the background, and never raises."""
 
     def __init__(
         self,
@@ -176,15 +167,14 @@ class Cache:
 
     @property
     def up(self) -> bool:
-        """Redis answers, as far as anyone knows."""
+        """Redis answered when last asked: the breaker is closed."""
         return self._breaker.state is BreakerState.CLOSED
 
     async def start(self) -> None:
-        """Watch Redis in the background."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="redis-watch")
 
     async def stop(self) -> None:
-        """Drop what is being written, and the connections."""
+        """Cancel running writes and close the connections."""
         running = [task for task in (self._watcher, *self._writes) if task is not None]
         for task in running:
             task.cancel()
@@ -197,10 +187,10 @@ class Cache:
     async def get(
         self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
     ) -> CachedResult | None:
-        """The entry under this key, if there is a sound one; fresh if it is of this corpus version, young enough, and
-        was found by looking as far as `search_params`.
+        """The valid entry under this key, or None.
 
-        `ttl_s` bounds how old a fresh one may be; each key gets its own share of it.
+        It is fresh if it is of corpus version `version`, covers `params`, and is younger than the key's share
+        (`ttl_jitter`) of the lesser of `ttl_s` and the TTL it was stored with.
         """
         if not self.up:
             self._count["skipped"].inc()
@@ -208,7 +198,7 @@ class Cache:
         allowance_s = min(self._timeout_s, budget_s * SHARE_OF_BUDGET)
         digest = key.digest(self._secret)
         try:
-            data, left_ms = await self._ask(self._reads.read(digest), allowance_s)
+            data, left_ms = await self._exchange(self._reads.read(digest), allowance_s)
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
             self._count["error"].inc()
             return None
@@ -227,7 +217,7 @@ class Cache:
         ttl_s: float,
         cost_s: float = 0.0,
     ) -> None:
-        """Keep a whole, unerrored result that took `cost_s` to find, in the background."""
+        """Store a complete result in the background; `cost_s` is how long it took. An empty result is not stored."""
         if ttl_s <= 0 or not results:
             return
         digest, life_s = key.digest(self._secret), ttl_s + self._stale_s
@@ -243,14 +233,14 @@ class Cache:
     async def _set(self, entry: CacheEntry, data: bytes) -> bool:
         life_ms = max(1, round(entry.life_s * 1000))
         async with self._writing:  # so that readers always find a connection
-            if entry.effort == 1:  # nothing took more
+            if entry.effort == 1:  # no entry can have more
                 return bool(await self._client.set(entry.key, data, px=life_ms))
-            held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, ttl_jitter(entry.key)]
-            return bool(await self._set_unless_fuller(keys=[entry.key], args=held_to))
+            arguments: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, ttl_jitter(entry.key)]
+            return bool(await self._set_unless_fuller(keys=[entry.key], args=arguments))
 
     async def _write(self, entry: CacheEntry, data: bytes) -> None:
         try:
-            is_stored = await self._ask(self._set(entry, data), self._write_timeout_s)
+            is_stored = await self._exchange(self._set(entry, data), self._write_timeout_s)
         except (ResponseError, Unreachable):  # full, read-only, or gone
             is_stored = False
         self._count["stored" if is_stored else "not_stored"].inc()
@@ -265,7 +255,7 @@ class Cache:
         version: int | None,
         ttl_s: float,
     ) -> CachedResult | None:
-        """None unless this is what we stored under this key, for this tenant, with an end to its life."""
+        """The entry as a result; None unless this service stored it under this key, for this tenant, with a TTL."""
         if not isinstance(data, bytes) or len(data) > MAX_ENTRY_BYTES:
             return None
         try:
@@ -283,8 +273,8 @@ class Cache:
         refresh = fresh and due_early(fresh_for_s, entry.cost_s, 1 - self._chance.random())
         return CachedResult(entry.results, params, max(0.0, age_s), fresh, refresh)
 
-    async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
-        """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""
+    async def _exchange(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
+        """Run one exchange with Redis and report it to the breaker. Raises `Unreachable` or `ResponseError`."""
         asked_at = asyncio.get_running_loop().time()
         try:
             answer = await with_deadline(asked_at + allowance_s, work)
@@ -299,7 +289,7 @@ class Cache:
         return answer
 
     def _answered(self, asked_at: float) -> None:
-        """It speaks for Redis if a read could have waited for it."""
+        """Count a success only if a read could have waited this long."""
         now = asyncio.get_running_loop().time()
         if now - asked_at <= self._timeout_s:
             self._note(self._breaker.succeeded(now))
@@ -311,16 +301,14 @@ class Cache:
             self._note(self._breaker.failed(asyncio.get_running_loop().time(), asked_at=asked_at), error)
 
     async def _watch(self) -> None:
-        """Ask for a sign of life, once a second or when in doubt, so that an open breaker closes without a client
-        paying for it.
-        """
+        """Ping Redis once a second, or sooner after a doubtful read, so that no request waits to close the breaker."""
         loop = asyncio.get_running_loop()
         while True:
             self._doubt.clear()
             if self._breaker.allow(loop.time()):
                 with contextlib.suppress(ResponseError, Unreachable):
-                    await self._ask(self._ping(), self._write_timeout_s)  # a connection may have to be made for it
-                    await self._ask(self._ping(), self._timeout_s)
+                    await self._exchange(self._ping(), self._write_timeout_s)  # may have to connect first
+                    await self._exchange(self._ping(), self._timeout_s)
             await asyncio.sleep(SETTLE_EVERY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_EVERY_S - SETTLE_EVERY_S):

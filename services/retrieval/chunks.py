@@ -1,15 +1,12 @@
 """Chunks: pieces of a document that are small enough to embed and whole enough to read.
 
-A document is a list of sections, each with the path of headings above it. A chunk never crosses a heading, begins with
-its headings (a paragraph alone rarely says what it is about), and is otherwise a slice of the section's own text: white
-space, code and tables stay as they were. Cuts fall, where they can, at the end of a paragraph, a line, a sentence, a
-word, in this order of preference; the next chunk then begins a little before the cut, so that what spans it is found
-from both sides.
+A chunk never crosses a heading. It begins with its path of headings, since a paragraph alone rarely says what it is
+about, and is otherwise a slice of the section's own text: white space, code and tables stay as they are. Cuts fall, in
+this order of preference, at the end of a paragraph, a line, a sentence, a word. The next chunk begins a little before
+the cut, so that text across it is found from both sides.
 
-Sizes are in the embedder's own tokens, by a function that is passed in.
-
-Bounds, which tests hold it to: every word of the document is in some chunk; no chunk has more than `max_tokens`, unless
-16 characters alone do; each cut moves forward.
+Sizes are in the embedder's tokens. Tested bounds: every word is in some chunk; no chunk has more than `max_tokens`,
+unless 16 characters alone do; each cut moves forward.
 """
 
 from __future__ import annotations
@@ -21,16 +18,16 @@ from dataclasses import dataclass
 CountTokens = Callable[[str], int]
 
 CONTEXT_SHARE = 3  # headings may take a third of a chunk
-PIECE_CHARS = 16  # what a word is cut into that would not fit into half a chunk
+PIECE_CHARS = 16  # size of the pieces of a word that exceeds half a chunk
 _WORD = re.compile(r"\S+")
 _SENTENCE_END = re.compile(r"[.!?:;。！？][\"')\]*_`]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Text under one heading, without its subsections. `path` is the headings from the top down to its own.
+    """Text under one heading, without its subsections. `path`: the headings from the top down to its own.
 
-    In a document each of those is a section before it, though perhaps one without text.
+    Each heading of the path is an earlier section of the document, perhaps without text.
     """
 
     path: tuple[str, ...]
@@ -39,10 +36,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A word, or a piece of a very long one: where it stands in its section's text, and how good a cut after it is.
+    """A word, or a piece of a very long one: its place in the section's text, and how good a cut after it is.
 
-    It counts as one token at least. A tokenizer may make none of a word (of invisible characters, say), and with such
-    words a chunk and its overlap could be of any length, so that all chunks together grew with the square of the text.
+    It counts as at least one token: a tokenizer may make none of a word of invisible characters, and chunks of such
+    words would have no bound.
     """
 
     start: int
@@ -55,7 +52,7 @@ PARAGRAPH, LINE, SENTENCE, WORD, NOWHERE = 4, 3, 2, 1, 0
 
 
 def chunk(sections: Sequence[Section], count_tokens: CountTokens, *, max_tokens: int, overlap_tokens: int) -> list[str]:
-    """The chunks of a document, in order."""
+    """The chunks of a document, in order. Raises ValueError if the overlap is negative or over half of `max_tokens`."""
     if not 0 <= overlap_tokens * 2 <= max_tokens:
         raise ValueError(f"an overlap of {overlap_tokens} is more than half of {max_tokens} tokens")
     sizes: dict[str, int] = {}
@@ -76,7 +73,7 @@ def chunk(sections: Sequence[Section], count_tokens: CountTokens, *, max_tokens:
 
 
 def _context_and_body(section: Section, following: Section | None, size: CountTokens, limit: int) -> tuple[str, str]:
-    """The headings as far as they fit, and the text. A heading that is nowhere else becomes text."""
+    """The headings, as far as they fit, and the text. A heading that no chunk would hold becomes text."""
     context = _context(section.path, size, limit)
     if section.path and not context:
         return "", f"{section.path[-1]}\n\n{section.text}"
@@ -91,7 +88,7 @@ def _context_and_body(section: Section, following: Section | None, size: CountTo
 
 
 def _context(path: tuple[str, ...], size: CountTokens, limit: int) -> str:
-    """`Guide > Install > Linux`, losing its beginning until it fits; empty when its end alone does not."""
+    """`Guide > Install > Linux`, shortened from the left until it fits; empty if the last heading alone does not."""
     for first in range(len(path)):
         joined = " > ".join(path[first:])
         if size(joined) <= limit:
@@ -107,7 +104,7 @@ def _slices(text: str, size: CountTokens, count_tokens: CountTokens, room: int, 
         if last < len(units):
             last = _best_cut(units, first, last)
         while last > first + 1 and count_tokens(text[units[first].start : units[last - 1].end]) > room:
-            last -= 1  # tokens of words do not always add up to those of the whole
+            last -= 1  # a text may have more tokens than its words together
         yield text[units[first].start : units[last - 1].end]
         if last == len(units):
             return
@@ -128,7 +125,7 @@ def _units(text: str, size: CountTokens, room: int) -> list[_Unit]:
 
 
 def _rank(text: str, word: re.Match[str]) -> int:
-    """How good a place the white space after this word is for a cut."""
+    """How good a cut after this word is."""
     following = _WORD.search(text, word.end())
     breaks = text.count("\n", word.end(), following.start() if following else len(text))
     if breaks:
@@ -147,13 +144,13 @@ def _fill(units: Sequence[_Unit], first: int, room: int) -> int:
 
 
 def _best_cut(units: Sequence[_Unit], first: int, last: int) -> int:
-    """The best place to cut in the second half of what fits, and of equals the last one."""
+    """The best cut in the second half of what fits; of equals the last one."""
     earliest = first + max(1, (last - first) // 2)
     return max(range(earliest, last + 1), key=lambda cut: (units[cut - 1].rank, cut))
 
 
 def _overlap_start(units: Sequence[_Unit], first: int, last: int, overlap_tokens: int) -> int:
-    """Where the next chunk begins: at most `overlap_tokens` before the cut, after a good place if there is one."""
+    """Where the next chunk begins: at most `overlap_tokens` before the cut, at a good place if there is one."""
     earliest, total = last, 0
     while earliest - 1 > first and total + units[earliest - 1].tokens <= overlap_tokens:
         earliest -= 1

@@ -1,21 +1,21 @@
-"""Whether the model and the database fit each other, looked at when the service starts, and now and then.
+"""Checks that the model fits the database, at the start and every RECHECK_EVERY_S.
 
-Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
-model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
-model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many they
-are is a metric, counted again every RECHECK_EVERY_S; the database keeps the counts, so that a look reads a few rows.
+Vectors of another size cannot be searched: the service does not start if the database answers by then; otherwise the
+fault is logged once it does. Chunks that this model has not embedded are not found: a warning says what to do, a metric
+counts them, and the rest is served. The database keeps these counts, so a check reads a few rows.
 """
 
 from __future__ import annotations
 
 import asyncio
 from math import nan
-from typing import Any, Protocol
+from typing import Any
 
 from services.retrieval.database import NO_TENANT, Session
-from services.retrieval.deadline import DeadlineExceeded, with_deadline
+from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, with_deadline
 from services.retrieval.embedder import Embedder
 from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
+from services.retrieval.store import Store
 from services.retrieval.vectors import ALL_TENANTS, COLUMN_DIMENSIONS, UNEMBEDDED, incompatibility
 from services.runtime.log import Log
 from services.runtime.settings import EXIT_BAD_SETTINGS
@@ -32,19 +32,10 @@ class IncompatibleModel(CannotStart):
     exit_status = EXIT_BAD_SETTINGS
 
 
-class DatabaseStatus(Protocol):
-    """Who knows whether the database was ever reached."""
-
-    @property
-    def reached(self) -> bool: ...
-
-
 class CompatibilityCheck:
-    """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it
-    has seen.
-    """
+    """Checks until the first answer, then periodically. `unembedded_chunks` is NaN until then."""
 
-    def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: DatabaseStatus, log: Log) -> None:
+    def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: Store, log: Log) -> None:
         self._embedder = embedder
         self._pool = pool
         self._store = store
@@ -54,16 +45,13 @@ class CompatibilityCheck:
         self.unembedded_chunks = nan
 
     async def start(self) -> None:
-        """Check now if the database is reached, else as soon as it is. Raises IncompatibleModel."""
+        """Check now if the database was reached, else as soon as it is. Raises IncompatibleModel."""
         if self._store.reached:
             await self._check_once()
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
 
     async def stop(self) -> None:
-        """Leave it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await cancel_and_wait(self._task)
 
     async def _watch(self) -> None:
         try:
@@ -75,21 +63,21 @@ class CompatibilityCheck:
             self._log.error("no search can succeed", fault=str(fault))
 
     async def _check_once(self) -> None:
-        """Once; a database that does not answer is asked again later."""
+        """A database that does not answer is asked again later."""
         model = self._embedder
         try:
             ((held,),) = await self._query(COLUMN_DIMENSIONS)
-            unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, ALL_TENANTS)
+            tenants = await self._query(UNEMBEDDED, model.fingerprint, ALL_TENANTS)
         except (DatabaseDown, PoolBusy, DeadlineExceeded):
             return
         self.done = True
         if fault := incompatibility(held, model.name):
             raise IncompatibleModel(fault)
-        before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in unembedded_chunks)
+        before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in tenants)
         if self.unembedded_chunks and not before > 0:
             self._log.warning(
                 "chunks were not embedded by this model and are not found",
-                model=model.name, tenants=len(unembedded_chunks),
+                model=model.name, tenants=len(tenants),
                 chunks=self.unembedded_chunks, mend="weir ingest --reembed",
             )  # fmt: skip
 

@@ -15,7 +15,7 @@ MIN_THRESHOLD = 0.99  # measured: docs/results/semantic.md
 
 
 def with_password(prefix: str, url: str, file: Path | None) -> str:
-    """The address with the password that the file holds. `prefix` names the settings. Raises ValueError."""
+    """The URL with the password in `file`; `prefix` names the settings. Raises ValueError."""
     if file is None:
         return url
     parts = urlsplit(url)
@@ -37,7 +37,7 @@ def _faults(of: Callable[[], object]) -> Iterator[str]:
 
 
 class RetrievalSettings(ServiceSettings):
-    """One retrieval service: a database, a cache before it, an embedder, and a budget over all three."""
+    """Settings of one retrieval service, read from the environment."""
 
     retrieval_port: int = Field(8001, ge=0, le=65535, description="port of the retrieval service")
     metrics_port: int = Field(9001, ge=0, le=65535, description="port of retrieval's metrics listener")
@@ -117,7 +117,6 @@ class RetrievalSettings(ServiceSettings):
         return with_password("POSTGRES_", self.postgres_url, self.postgres_password_file)
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together."""
         yield from super().contradictions()
         yield from _faults(lambda: self.database_url)
         if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
@@ -126,7 +125,7 @@ class RetrievalSettings(ServiceSettings):
 
 
 class MigrateSettings(RetrievalSettings):
-    """Settings of `python -m services.retrieval.migrate`, which alone reads the first four of these."""
+    """Settings of `python -m services.retrieval.migrate`; no service reads the four that this class adds."""
 
     postgres_migrate_url: str = Field(
         "",
@@ -160,7 +159,6 @@ class MigrateSettings(RetrievalSettings):
         return with_password("POSTGRES_MONITOR_", self.postgres_monitor_url, self.postgres_monitor_password_file)
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together."""
         yield from super().contradictions()
         yield from _faults(lambda: self.owner_url)
         yield from _faults(lambda: self.monitor_url)

@@ -1,21 +1,20 @@
-"""A child process with the least power: what starts one, and what the child does to itself before it reads anything.
+"""A confined child process (docs/decisions/048-least-power.md): its command line, and how it gives up its rights.
 
     python -I -B confine.py services.retrieval.parseprocess '{"arguments": [...], ...}'
 
-The child gets an environment of two variables and the root folder as its working directory. It then gives up, in this
-order, what the kernel lets it give up, and only after that imports the module that does the work:
+The child has two environment variables and the working directory `/`. Before it imports the module that does the work,
+it gives up, in this order, what the kernel allows:
 
     privileges   `no_new_privs`: no program that it starts can gain any (prctl(2))
-    network      a network namespace of its own, without an interface (unshare(2)); where the kernel forbids that,
-                 Landlock refuses TCP and abstract Unix sockets (`tcp`), and UDP stays open
-    files        Landlock (landlock(7)): it may read its own program and the folders that were named, write nothing,
-                 start no program, and look into no process outside; `RLIMIT_FSIZE` where there is no Landlock
+    network      a network namespace without an interface (unshare(2)); where the kernel forbids that, Landlock
+                 refuses TCP and abstract Unix sockets (`tcp`), and UDP stays open
+    files        Landlock (landlock(7)): read its own program and the named folders, write nothing, start no
+                 program, trace no process outside; `RLIMIT_FSIZE` where there is no Landlock
     limits       setrlimit(2): processor time, address space, size of files, descriptors, processes, core dumps
     orphan       `PR_SET_PDEATHSIG`: the kernel kills it when the service dies, kill -9 included
 
-Root is not held to a number of processes. What a kernel does not know or forbids is left out, and the child is told
-which of these hold. The limits and the signal at the parent's death hold on every Linux. This happens in the child's
-own code, not in a `preexec_fn`: Python code between fork and exec can deadlock in a process with threads.
+The child receives the names of what holds. Limits (but for root, RLIMIT_NPROC) and orphan hold on every Linux. A
+`preexec_fn` would not do: Python code between fork and exec can deadlock in a process with threads.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ SYSTEM = (  # what the C library, the loader and BLAS read
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 CLONE_NEWUSER, CLONE_NEWNET = 0x1000_0000, 0x4000_0000
-LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same numbers on every architecture
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # syscall numbers, the same on every architecture
 LANDLOCK_VERSION = 1
 RULE_PATH_BENEATH = 1
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
-FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many kinds of access each version knows; later ones: 16
+FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many access rights each Landlock version knows; later ones: 16
 TCP = 0b11  # bind and connect; from version 4 on
 SCOPES = 0b11  # abstract Unix sockets, and signals; from version 6 on
 
 
 def command(module: str, arguments: Sequence[str], *, reads: Path, limits: Mapping[str, int]) -> list[str]:
-    """The words that start `module` confined, as a child of the calling process.
+    """The command line that starts `module` confined, as a child of the calling process.
 
-    `reads`: the folder that it may read besides its program, with what its links lead to. `limits`: names of `resource`
-    without RLIMIT_, and their values in that limit's unit (CPU: seconds; AS, FSIZE: bytes). The module's
-    `main(arguments, held)` does the work.
+    `reads`: the folder that it may read besides its program, with the targets of links in it. `limits`: names of
+    `resource` without RLIMIT_, with values in that limit's unit (CPU: seconds; AS, FSIZE: bytes). The child calls the
+    module's `main(arguments, held)`.
     """
     order = {
         "arguments": list(arguments), "reads": _with_links(reads), "limits": dict(limits),
@@ -68,13 +67,13 @@ def command(module: str, arguments: Sequence[str], *, reads: Path, limits: Mappi
 
 
 def _with_links(folder: Path) -> list[str]:
-    """A model's folder may hold links to files elsewhere: a hub's cache is made of them."""
+    """The folder and the targets of its links: in a hub's cache, a model's files are links."""
     files = list(folder.iterdir()) if folder.is_dir() else []
     return [str(folder.resolve()), *(str(file.resolve()) for file in files if file.is_symlink())]
 
 
 def confine(*, reads: Iterable[str], limits: Mapping[str, int], parent: int) -> list[str]:
-    """Give up everything but this. What holds, by name. The process ends where the parent is gone already."""
+    """Give up all rights but these; return the names of what holds. Exits if the parent has already died."""
     held = [name for name, give_up in (
         (PRIVILEGES, _no_new_privileges),
         (NETWORK, _no_network),
@@ -96,7 +95,7 @@ def _no_new_privileges() -> bool:
 
 
 def _no_network() -> bool:
-    """Alone in a new network. The user namespace is what allows that to a user without privileges."""
+    """Enter a new network namespace. An unprivileged user needs a new user namespace for that."""
     if sys.platform != "linux":
         return False
     libc = _libc()
@@ -104,14 +103,14 @@ def _no_network() -> bool:
 
 
 def _landlock_version() -> int:
-    """0 where the kernel has none, or does not allow it."""
+    """0 where the kernel has no Landlock or does not allow it."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_libc().syscall(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION)))
 
 
 def _landlock(reads: Iterable[str]) -> bool:
-    """No file but these can be opened from now on, none for writing, and no program be started."""
+    """From now on only these files can be opened, none for writing, and no program can be started."""
     version = _landlock_version()
     if version == 0:
         return False
@@ -130,7 +129,7 @@ def _landlock(reads: Iterable[str]) -> bool:
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str) -> None:
-    with suppress(OSError):  # what is not there needs no leave
+    with suppress(OSError):  # a missing file needs no rule
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             allowed = READ_FILE | READ_DIR if os.path.isdir(path) else READ_FILE
@@ -149,7 +148,7 @@ def _limit(limits: Mapping[str, int]) -> bool:
 
 
 def _die_with(parent: int) -> bool:
-    """Last, since a new user namespace clears it. A parent that died before it was set would never be noticed."""
+    """Runs last: a new user namespace clears the signal. If the parent died before, no signal comes, so exit."""
     held = sys.platform == "linux" and bool(_libc().prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -157,16 +156,16 @@ def _die_with(parent: int) -> bool:
 
 
 def _own_files(path: Iterable[str]) -> list[str]:
-    """This program, without what lies beside it: the folder that holds `services` may hold a `.env`, too."""
+    """The files of this program, but not all of ROOT, which may hold a `.env`."""
     others = [entry for entry in path if Path(entry) != ROOT and not ROOT.is_relative_to(entry)]
     return [str(ROOT / "services"), sys.prefix, sys.base_prefix, *others, *SYSTEM]
 
 
 def main(module: str, order: str) -> None:
-    """The child: confined first, then at work."""
+    """The child: confine itself, then work."""
     wanted = json.loads(order)
     sys.path[:] = list(dict.fromkeys([*wanted["path"], *sys.path]))
-    importlib.import_module("services")  # afterwards its folder's parent cannot be listed any more
+    importlib.import_module("services")  # before ROOT becomes unreadable
     reads = [*_own_files(sys.path), *wanted["reads"]]
     held = confine(reads=reads, limits=wanted["limits"], parent=wanted["parent"])
     work: Callable[[Sequence[str], Sequence[str]], None] = importlib.import_module(module).main

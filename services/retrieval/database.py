@@ -1,13 +1,10 @@
-"""Connections to PostgreSQL: the schema they find, the vectors they speak, and the transaction that a query runs in.
+"""Connections to PostgreSQL, the schema, and the transactions that queries run in.
 
-The schema is brought up to date under an advisory lock, in one transaction: two programs that start together do it
-once. `services.retrieval.migrate` does it as the owner, before the services start, and they log in as a user that owns
-nothing. Where a service logs in as the owner, it does it itself. A database that is newer than this program is left
-alone, and the error says so.
+docs/architecture/data.md describes schema and roles. Normally `services.retrieval.migrate` updates the schema as its
+owner, and the services' user owns nothing; a service that logs in as the owner updates it itself.
 
-Every query runs in a transaction that has first become a role without rights of its own and named its tenant (see
-locks.sql). The opening is one message, so that a query costs three round trips: opening, query, end. Who searches waits
-for the first two.
+Every query runs in a transaction that first takes a role without rights of its own and names its tenant (locks.sql).
+These statements are one message, so a query costs three round trips: opening, query, end. A search waits for two.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ from services.retrieval.deadline import DeadlineExceeded, with_deadline
 
 SCHEMA_VERSION = 5
 SCHEMA_FILES = ("schema.sql", "locks.sql", "embedded.sql", "words.sql")
-SCHEMA_LOCK = 0x57454952  # "WEIR": any number, as long as everyone takes the same
+SCHEMA_LOCK = 0x57454952  # "WEIR": any number, the same in all programs
 MIGRATE_WITHIN_S = 900.0
-SETTINGS = {"jit": "off"}  # compiling costs more than these queries do
+SETTINGS = {"jit": "off"}  # compiling takes longer than these queries
 READER = "weir_reader"
 WRITER = "weir_writer"
-NO_TENANT = ""  # the tenant of a query about none: it sees no tenant's rows
+NO_TENANT = ""  # for queries about no tenant: they see no tenant's rows
 
 NEEDS_ROLES = (
     "this user may not create the roles weir_reader and weir_writer: let an administrator create them, both NOLOGIN, "
@@ -43,7 +40,7 @@ NEEDS_MIGRATION = (
     "with POSTGRES_MIGRATE_URL, the URL of its owner"
 )
 
-# What a user of the services must not have, and how that is said of it.
+# Attributes that the user of a service must not have, in words.
 POWERS = {
     "rolsuper": "is a superuser",
     "rolbypassrls": "is not held by row-level security",
@@ -61,15 +58,15 @@ FROM pg_roles WHERE rolname = current_user
 
 
 class SchemaTooNew(Exception):
-    """The database belongs to a later Weir."""
+    """The database belongs to a later version of Weir."""
 
 
 class Session:
-    """One connection, for queries that read, one after the other.
+    """One connection, for one read query after another.
 
-    A pool's session hands over its rows, or its error, before the transaction has ended, and is `unsettled` until it
-    has: the caller waits for two round trips, not three. The next query ends it in the message that opens its own;
-    where none is waiting, the pool has it settled before it lies idle. Without a pool, `fetch` does that itself.
+    A pooled session returns its rows, or its error, before its transaction has ended: the caller waits for two round
+    trips, not three. Until then it is `unsettled`. The next query's opening message ends the transaction; if none
+    waits, the pool settles the session. Without a pool, `fetch` settles it.
     """
 
     __slots__ = ("_pooled", "connection")
@@ -81,9 +78,9 @@ class Session:
     async def fetch(
         self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
     ) -> list[Any]:
-        """Run one query among this tenant's rows; the server gives up on it after `limit_s`.
+        """Run one query among this tenant's rows; the server cancels it after `limit_s` seconds.
 
-        A fetch that is cancelled leaves the connection as it is: whoever cancels it terminates the connection.
+        A cancelled fetch leaves the connection as it is: the caller must terminate it.
         """
         try:
             rows = await self._fetch(limit_s, sql, *arguments, tenant=tenant, settings=settings or {})
@@ -110,11 +107,11 @@ class Session:
 
     @property
     def unsettled(self) -> bool:
-        """Its transaction has not ended. It holds locks, and a failed one takes no more statements."""
+        """Its transaction has not ended: it holds locks, and a failed one accepts no statements."""
         return not self.connection.is_closed() and bool(self.connection.is_in_transaction())
 
     async def settle(self) -> None:
-        """End the transaction, if there is one; COMMIT rolls a failed one back."""
+        """End the transaction, if there is one; COMMIT rolls back a failed one."""
         if self.unsettled:
             await self.connection.execute("COMMIT")
 
@@ -132,14 +129,14 @@ class Session:
 async def locked(
     connection: Any, role: str, tenant: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[None]:
-    """A transaction as this role, in which only this tenant's rows exist; it ends as the block does.
+    """A transaction as this role, which sees only this tenant's rows; it ends with the block.
 
-    A block that is cancelled leaves the transaction open: whoever cancels a query terminates its connection.
+    A cancelled block leaves the transaction open: the caller must terminate the connection.
     """
     try:
         await connection.execute(_opening(role, tenant, settings or {}))
         yield
-    except Exception:  # in the opening as well, of which the first statement may have been carried out
+    except Exception:  # also of the opening, whose BEGIN may have run
         if not connection.is_closed():
             await connection.execute("ROLLBACK")
         raise
@@ -147,9 +144,9 @@ async def locked(
 
 
 def _opening(role: str, tenant: str, settings: Mapping[str, str]) -> str:
-    """One message of several statements, which cannot have parameters: the tenant, a stranger's text, goes in as hex.
+    """One message of several statements, which cannot have parameters: the tenant, untrusted input, goes in as hex.
 
-    Everything is local to the transaction. The role comes last, once all is set.
+    All settings are local to the transaction. The role comes last, after the settings.
     """
     named = f"SELECT set_config('weir.tenant', convert_from(decode('{tenant.encode().hex()}', 'hex'), 'UTF8'), true)"
     local = [f"SET LOCAL {name} = {value}" for name, value in settings.items()]
@@ -160,7 +157,8 @@ def _opening(role: str, tenant: str, settings: Mapping[str, str]) -> str:
 async def connect(url: str, *, timeout_s: float, application: str) -> Any:
     """An asyncpg connection to a database whose schema is up to date.
 
-    Raises within `timeout_s`, or, if there is a schema to be brought up to date, within `MIGRATE_WITHIN_S`.
+    Raises within `timeout_s`, or within `MIGRATE_WITHIN_S` if the schema must be brought up to date: TimeoutError,
+    SchemaTooNew, or the driver's error.
     """
 
     async def attempt(*, may_migrate: bool) -> Any:
@@ -187,7 +185,7 @@ async def connect(url: str, *, timeout_s: float, application: str) -> Any:
 
 
 async def migrate(connection: Any) -> None:
-    """Bring the schema up to date; nothing happens where it is. A large database may take minutes, once."""
+    """Bring the schema up to date; does nothing if it is. A large database may take minutes, once."""
     if await _is_current(connection):
         return
     async with connection.transaction():
@@ -205,7 +203,7 @@ async def migrate(connection: Any) -> None:
 
 
 async def powers(connection: Any, user: str | None = None) -> list[str]:
-    """What this user, or else the connection's own, may do that no service needs; empty for one with least power."""
+    """What this user, by default the connection's, may do that no service needs; empty for least privilege."""
     user = user or await connection.fetchval("SELECT session_user")
     role = await connection.fetchrow("SELECT * FROM pg_roles WHERE rolname = $1", user)
     owns = await connection.fetchval(OWNS, user)
@@ -213,12 +211,12 @@ async def powers(connection: Any, user: str | None = None) -> list[str]:
 
 
 async def _is_current(connection: Any) -> bool:
-    """Roles are not part of a database: one that was restored on another server may be without them."""
+    """Whether schema and roles are there. Roles are not part of a database, so a restored one may lack them."""
     return await _schema_version(connection) == SCHEMA_VERSION and await _roles(connection) == 2
 
 
 async def _schema_version(connection: Any) -> int:
-    """0 where there is no schema yet."""
+    """0 if there is no schema."""
     if await connection.fetchval("SELECT to_regclass('weir_schema')") is None:
         return 0
     return int(await connection.fetchval("SELECT coalesce(max(version), 0) FROM weir_schema"))
@@ -229,7 +227,7 @@ async def _roles(connection: Any) -> int:
 
 
 async def _may_lock(connection: Any) -> None:
-    """Say what is missing, rather than fail in the middle with PostgreSQL's words for it."""
+    """Raise if the roles are missing and cannot be created, before PostgreSQL fails halfway."""
     is_one = "SELECT count(*) FROM pg_roles WHERE rolname = ANY($1) AND pg_has_role(current_user, oid, 'MEMBER')"
     may_make = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"
     if await connection.fetchval(is_one, [READER, WRITER]) < 2 and not await connection.fetchval(may_make):

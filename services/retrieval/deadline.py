@@ -1,12 +1,11 @@
-"""Deadlines that walk away and never wait.
+"""Deadlines that return on time and do not wait for cleanup.
 
-`asyncio.wait_for` cancels what is late and then waits until it has cleaned up; a database driver's clean-up on a
-frozen server was measured to take six seconds for a deadline of one. Here the caller goes on at once, and what was late
-is either cancelled (`with_deadline`) or left to come to its own end (`wait_until`).
+`asyncio.wait_for` cancels a late task and waits for its cleanup. With a database driver on a frozen server, a deadline
+of 1 s was measured to take 6 s. Here the caller goes on at once, and the late task is cancelled (`with_deadline`) or
+left to end by itself (`wait_until`).
 
-Sometimes it is the loop itself that is late: a deadline is noticed long after it has passed, and the answer has been
-lying in the socket all the while. Then there are a few turns of the loop to find it in; and `DeadlineExceeded` says if
-there still was none, for that says nothing against whoever was asked.
+If the event loop itself is late, the answer may already be in the socket. So the task gets TURNS more iterations of the
+loop. If it still has none, `DeadlineExceeded.loop_lagged` says that the callee is not to blame.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-MAX_LAG_S = 0.01  # by so much a loop may be late and still count as attentive
-TURNS = 3  # an answer is read in the first, understood in the second, and told in the third
+MAX_LAG_S = 0.01  # a loop that is at most this late counts as on time
+TURNS = 3  # of the loop: the first reads an answer, the second parses it, the third delivers it
 
 T = TypeVar("T")
 
 
 class DeadlineExceeded(Exception):
-    """The time was up before the answer was there; `loop_lagged` when it was up and nobody had looked."""
+    """There was no answer by the deadline. `loop_lagged`: the loop noticed the deadline over MAX_LAG_S late."""
 
     def __init__(self, *arguments: object, loop_lagged: bool = False) -> None:
         super().__init__(*arguments)
@@ -30,9 +29,9 @@ class DeadlineExceeded(Exception):
 
 
 async def with_deadline(deadline: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns or raises by `deadline` on the loop's clock, else `DeadlineExceeded`.
+    """What `work` returns or raises by `deadline`, in seconds of the loop's clock. Raises DeadlineExceeded.
 
-    `work` is cancelled, and not waited for, when it is late or when the caller is cancelled.
+    `work` is cancelled, and not awaited, when it is late or when the caller is cancelled.
     """
     task = asyncio.get_running_loop().create_task(work)
     try:
@@ -42,7 +41,7 @@ async def with_deadline(deadline: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def wait_until(deadline: float, task: asyncio.Task[T]) -> T:
-    """What `task` returns or raises by `deadline`, else `DeadlineExceeded`. A late task runs on: it bounds itself."""
+    """What `task` returns or raises by `deadline`. Raises DeadlineExceeded; a late task runs on and bounds itself."""
     loop = asyncio.get_running_loop()
     remaining_s = max(0.0, deadline - loop.time())
     until = loop.time() + remaining_s
@@ -52,12 +51,19 @@ async def wait_until(deadline: float, task: asyncio.Task[T]) -> T:
         if loop_lagged:
             await _look_again(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_outcome_unwanted)  # even if it is done: nobody will ask for its outcome any more
+        task.add_done_callback(_outcome_unwanted)  # even if it is done: nothing reads its outcome now
         raise
     if not task.done():
         task.add_done_callback(_outcome_unwanted)
         raise DeadlineExceeded(loop_lagged=loop_lagged)
     return task.result()
+
+
+async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a background task, if there is one, and wait until it has ended, however it ends."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def _look_again(task: asyncio.Task[Any]) -> None:
@@ -69,4 +75,4 @@ async def _look_again(task: asyncio.Task[Any]) -> None:
 
 def _outcome_unwanted(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # read, so that the loop does not report it as forgotten
+        task.exception()  # marks it as retrieved, so that the loop does not report it

@@ -1,4 +1,4 @@
-"""What a request about documents says, checked: whose, which one, which page, and of what kind."""
+"""Validation of requests to the documents API. Each function raises BadInput."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDINGS = {
 
 
 def tenant_of(exchange: Exchange) -> str:
-    """Whose documents: the router's word. Raises BadInput."""
+    """The tenant, which the router names in `x-tenant`."""
     try:
         tenant = (exchange.header(b"x-tenant") or b"").decode("utf-8")
     except UnicodeDecodeError:
@@ -38,7 +38,7 @@ def tenant_of(exchange: Exchange) -> str:
 
 
 def quota_of(exchange: Exchange, usual: Quota) -> Quota:
-    """What the tenant may keep: the router's word where it gives one. Raises BadInput."""
+    """The tenant's quota: the router's headers where it sends them, else `usual`."""
     return Quota(
         documents=_bound(exchange, QUOTA_COUNT_HEADER, usual.documents),
         bytes=_bound(exchange, QUOTA_BYTES_HEADER, usual.bytes),
@@ -55,7 +55,7 @@ def _bound(exchange: Exchange, name: bytes, usual: int) -> int:
 
 
 def checked_id(doc_id: str) -> str:
-    """A document's id as it stands in the path. Raises BadInput."""
+    """The document id of the path."""
     if len(doc_id.encode("utf-8", "replace")) > MAX_ID_BYTES:
         raise BadInput(f"id: is longer than {MAX_ID_BYTES} bytes", "id")
     if any(category(char) in ("Cc", "Cs") for char in doc_id) or "\N{REPLACEMENT CHARACTER}" in doc_id:
@@ -64,7 +64,7 @@ def checked_id(doc_id: str) -> str:
 
 
 def page_of(query: bytes) -> tuple[str, int]:
-    """After which id, and how many. Raises BadInput."""
+    """The id to list after, and the size of the page."""
     asked = parameters(query, ("after", "limit"))
     limit = asked.get("limit", str(PAGE))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
@@ -74,7 +74,7 @@ def page_of(query: bytes) -> tuple[str, int]:
 
 
 def content_of(wanted: PutDocument) -> tuple[str, bytes]:
-    """The ending that a file of its kind has, and its bytes. Raises BadInput."""
+    """The file suffix of the document's kind, and its bytes."""
     if (wanted.text is None) == (wanted.content is None):
         raise BadInput("text: give either `text`, or `content` with its `media_type`", "text")
     if wanted.text is not None:

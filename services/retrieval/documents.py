@@ -1,7 +1,6 @@
-"""Files as sections of text: Markdown, reStructuredText, HTML, PDF and plain text.
+"""Parsers from files to sections of text: Markdown, reStructuredText, HTML, PDF and plain text.
 
-Each parser answers one question: which text stands under which headings. What it cannot read it refuses by name; a
-document is data, so nothing in it is run, included or fetched.
+A document is data: nothing in it is run, included or fetched. What cannot be read raises UnreadableDocument.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pypdf import PdfReader
 
 from services.retrieval.chunks import Section
 
-MAX_HEADING_CHARS = 160  # a longer one is a paragraph in large type
+MAX_HEADING_CHARS = 160  # a longer one counts as a paragraph
 MAX_PDF_PAGES = 2000
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.DOTALL)
 _SPACES = re.compile(r"[ \t\r\f\v\u00a0]+")
@@ -30,19 +29,17 @@ _BLANK_LINES = re.compile(r"\n\s*\n\s*")
 
 
 class UnreadableDocument(Exception):
-    """This file cannot become a document; the message says why."""
+    """The file cannot become a document; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's text, by headings."""
-
     title: str
     sections: list[Section]
 
 
 class _Outline:
-    """Collects text under the headings it is told of."""
+    """Collects text under its headings."""
 
     def __init__(self) -> None:
         self._sections: list[Section] = []
@@ -50,7 +47,7 @@ class _Outline:
         self._text: list[str] = []
 
     def heading(self, level: int, text: str) -> None:
-        """A heading ends the section before it, and every section of its own level or below."""
+        """End the section before, and the sections of this level or below."""
         text = " ".join(text.split())
         if not text:
             return
@@ -61,7 +58,7 @@ class _Outline:
         self._headings = [(depth, words) for depth, words in self._headings if depth < level] + [(level, text)]
 
     def block(self, text: str, separator: str = "\n\n") -> None:
-        """A paragraph, an item, a cell, a listing, and what parts it from the one before."""
+        """Add a paragraph, item, cell or listing, after `separator` unless it is the first."""
         if text.strip():
             self._text.append((separator if self._text else separator.lstrip("\n| ")) + text.strip("\n"))
 
@@ -73,13 +70,12 @@ class _Outline:
         self._text = []
 
     def sections(self) -> list[Section]:
-        """Everything collected."""
         self._close()
         return self._sections
 
 
 def parse(name: str, data: bytes) -> Document:
-    """The document in a file of this name. Raises Unreadable."""
+    """The document in a file of this name. Raises UnreadableDocument."""
     parser = PARSERS.get(PurePath(name).suffix.lower())
     if parser is None:
         raise UnreadableDocument(f"is none of {', '.join(sorted(PARSERS))}")
@@ -87,7 +83,7 @@ def parse(name: str, data: bytes) -> Document:
         sections = [Section(tuple(map(_storable, part.path)), _storable(part.text)) for part in parser(data)]
     except UnreadableDocument:
         raise
-    except (Exception, RecursionError) as error:  # the parsers' own errors have no common base
+    except (Exception, RecursionError) as error:  # the parsers' errors have no common base class
         raise UnreadableDocument(
             f"cannot be parsed ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
         ) from error
@@ -98,7 +94,7 @@ def parse(name: str, data: bytes) -> Document:
 
 
 def _storable(text: str) -> str:
-    """A PDF's text may hold NUL and lone surrogates, and PostgreSQL takes neither."""
+    """Text that PostgreSQL accepts: a PDF may hold NUL and lone surrogates."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -119,7 +115,7 @@ def _markdown(data: bytes) -> list[Section]:
     text = _FRONT_MATTER.sub("", _text(data))
     outline = _Outline()
     heading: int | None = None
-    before: str | None = None  # what separates the next text from the one before, where its place decides that
+    before: str | None = None  # separator of the next text, where an item or a cell sets it
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         match token.type:
             case "heading_open":
@@ -144,14 +140,14 @@ def _markdown(data: bytes) -> list[Section]:
 
 
 def _inline(token: Token) -> str:
-    """The words of a run of text, without its marks."""
+    """The text of an inline token, without markup."""
     words = {"softbreak": " ", "hardbreak": "\n"}
     parts = (words.get(part.type, "" if part.type == "html_inline" else part.content) for part in token.children or [])
     return "".join(parts)
 
 
 _RST_SETTINGS = {
-    "file_insertion_enabled": False,  # `.. include::` would read any file of ours
+    "file_insertion_enabled": False,  # `.. include::` could read any file of the service
     "raw_enabled": False,
     "_disable_config": True,
     "report_level": 5,
@@ -209,7 +205,7 @@ def _html(data: bytes) -> list[Section]:
 
 
 class _HtmlWalk:
-    """Gathers the words of a line until an element that begins or ends one."""
+    """Collects the words of a line until an element begins or ends one."""
 
     def __init__(self, outline: _Outline) -> None:
         self._outline = outline
@@ -247,7 +243,6 @@ class _HtmlWalk:
         self.flush()
 
     def flush(self) -> None:
-        """End the line, if there is any."""
         words = " ".join("".join(self._line).split())
         self._line.clear()
         if words:
@@ -267,7 +262,7 @@ def _pdf(data: bytes) -> list[Section]:
         if text.strip():
             outline.heading(1, f"page {number}")
         for paragraph in _BLANK_LINES.split(text):
-            outline.block(" ".join(paragraph.split()))  # a PDF breaks its lines where the paper ends
+            outline.block(" ".join(paragraph.split()))  # lines of a PDF break at the width of the page
     return outline.sections()
 
 

@@ -1,17 +1,12 @@
-"""`/documents`: a tenant's documents, put in, listed and removed over HTTP. The tenant is named by the router.
+"""`/documents`: a tenant's documents over HTTP. The router names the tenant.
 
-    PUT     identify -> the same as before? -> parse and chunk, in a process -> embed, giving way to queries -> one
-            transaction -> the corpus version is one on, so nothing that was cached before answers any more
-    DELETE  one transaction, and the same for caches
+    PUT     identify -> unchanged? -> parse and chunk, in a process -> embed, yielding to queries -> one transaction
+    DELETE  one transaction; like a PUT it raises the corpus version, so that cached results become stale
     GET     a page, by id
 
-A PUT is known by a digest of what was sent, so the same one again costs a look-up. A tenant has one PUT at a time, and
-all tenants together at most `AT_ONCE`: writing is bulk work, and bulk work never stands in a query's way.
-
-A tenant whose document took longer than `SLOW_S` to parse counts as slow for `SLOW_FOR_S`, and slow tenants together
-have at most `AT_ONCE` - 1 places. So tenants whose documents take long share a place with each other, and one place
-remains for those whose documents do not. What a tenant may keep is bounded by its quota: what would pass it is refused
-with 403, and what was there stays.
+A digest identifies what was sent, so a repeated PUT costs one look-up. A tenant writes one document at a time, and all
+tenants together at most `AT_ONCE`. A tenant whose document took over `SLOW_S` to parse counts as slow for `SLOW_FOR_S`;
+slow tenants share `AT_ONCE` - 1 places, so one stays free for others. Above its quota a tenant gets a 403.
 """
 
 from __future__ import annotations
@@ -35,10 +30,11 @@ from services.contracts.documents import (
     State,
 )
 from services.core.outcome import Outcome
+from services.retrieval.api import embedder_refusals, refuse_while_loading
 from services.retrieval.deadline import DeadlineExceeded
 from services.retrieval.documentinput import checked_id, content_of, page_of, quota_of, tenant_of
 from services.retrieval.documents import UnreadableDocument
-from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
+from services.retrieval.embedder import QueuedEmbedder
 from services.retrieval.library import Library, LibraryFailed, StoredDocument
 from services.retrieval.minilm import Floats
 from services.retrieval.parseprocess import ParseRequest, prepare
@@ -59,13 +55,13 @@ EXAMPLES = (
 AT_ONCE = 2
 SLOW_S = 3.0
 SLOW_FOR_S = 60.0
-MAX_SLOW_TENANTS = 1000  # tenants that are remembered as slow
-EMBED_AT_ONCE = 16  # texts in the embedder's line at a time, of one document: its queue stays open for others
+MAX_SLOW_TENANTS = 1000  # max slow tenants remembered
+EMBED_AT_ONCE = 16  # queued texts of one document at a time: the embedder's queue stays open for others
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentBounds:
-    """Of one document; and how long a request may take in all."""
+    """Bounds of one document, the time of a request in seconds, and the default quota."""
 
     max_bytes: int
     max_chunks: int
@@ -76,7 +72,7 @@ class DocumentBounds:
 
 
 class DocumentsApi:
-    """The routes. `learn` is told each new corpus version; `is_warm`, whether the embedder can be asked."""
+    """The routes. `learn` receives the tenant and each new corpus version."""
 
     def __init__(
         self,
@@ -93,10 +89,9 @@ class DocumentsApi:
         self._bounds = bounds
         self._learn = learn
         self._writing: set[str] = set()
-        self._slow: dict[str, float] = {}  # until when, in the order in which they became so
+        self._slow: dict[str, float] = {}  # tenant to the end of its slow time, oldest first
 
     def add_to(self, api: FastAPI) -> None:
-        """The routes. The router names the tenant in `x-tenant`."""
         path = "/documents/{id:rest}"
         description = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
         description["responses"][201] = description["responses"][200]
@@ -108,27 +103,26 @@ class DocumentsApi:
     async def put(self, exchange: Call, id: str) -> Response:
         """PUT /documents/{id}: 201 for a new one, else 200."""
         tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
-        ask, title = self._ask(doc_id, decode(exchange.body, PutDocument))
+        request, title = self._parse_request(doc_id, decode(exchange.body, PutDocument))
         quota = quota_of(exchange, self._bounds.quota)
-        if not self._embedder.warm:
-            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
-        with self._place(tenant):
+        refuse_while_loading(self._embedder)
+        with self._write_slot(tenant):
             async with _database():
                 held = await self._library.held(tenant, doc_id, self._embedder.fingerprint, until)
-            digest = self._digest(ask, title)
+            digest = self._digest(request, title)
             if held is not None and held.content_hash == digest:
                 if held.vectors < held.chunks:
                     await self._complete(tenant, doc_id, until)
                 put = DocumentPut(doc_id, "unchanged", held.title, held.version, held.chunks)
             else:
-                put = await self._replace(tenant, doc_id, ask, title, digest, held, quota, until)
+                put = await self._replace(tenant, doc_id, request, title, digest, held, quota, until)
         exchange.log.update(tenant=tenant, state=put.state, chunks=put.chunks)
         return json_answer(put, status=201 if put.state == "added" else 200)
 
     async def delete(self, exchange: Call, id: str) -> Response:
         """DELETE /documents/{id}: 404 where there is none."""
         tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
-        with self._place(tenant):
+        with self._write_slot(tenant):
             async with _database():
                 if await self._library.held(tenant, doc_id, self._embedder.fingerprint, until) is None:
                     raise BadInput("there is no such document", "id", status=404, code="document_not_found")
@@ -148,32 +142,32 @@ class DocumentsApi:
         return json_answer(DocumentList(found[:limit], following))
 
     def _begin(self, exchange: Exchange) -> float:
-        """Stop when nobody waits any more. The time by which all must be done."""
+        """Cancel the handler when its client disconnects; return the deadline of the request."""
         assert exchange.task is not None, "a handler that waits has become a task"
         exchange.on_gone(exchange.task.cancel)
         return asyncio.get_running_loop().time() + self._bounds.within_s
 
-    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[ParseRequest, str | None]:
-        """What is to be parsed. Raises BadInput by the name of the field."""
-        ending, data = content_of(wanted)
+    def _parse_request(self, doc_id: str, document: PutDocument) -> tuple[ParseRequest, str | None]:
+        """The document to parse and its title. Raises BadInput or TooLarge."""
+        ending, data = content_of(document)
         if len(data) > self._bounds.max_bytes:
-            field = "text" if wanted.text is not None else "content"
+            field = "text" if document.text is not None else "content"
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
-        name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
+        name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its stem is the title if the text has none
         return ParseRequest(
             name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens
-        ), wanted.title
+        ), document.title
 
-    def _digest(self, ask: ParseRequest, title: str | None) -> str:
-        known_by = DocumentPreparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
-        return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
+    def _digest(self, request: ParseRequest, title: str | None) -> str:
+        preparer = DocumentPreparer(_uncounted, request.tokenizer, request.chunk_tokens, request.overlap_tokens)
+        return preparer.content_hash(request.name, (title or "").encode() + b"\0" + request.data)
 
     async def _replace(
         self,
         tenant: str,
         doc_id: str,
-        ask: ParseRequest,
+        request: ParseRequest,
         title: str | None,
         digest: str,
         held: StoredDocument | None,
@@ -182,8 +176,8 @@ class DocumentsApi:
     ) -> DocumentPut:
         if held is None:
             await self._refuse_without_room(tenant, quota, until)
-        with self._watched(tenant):
-            prepared = await self._prepared(ask)
+        with self._timed(tenant):
+            prepared = await self._prepared(request)
         prepared = replace(prepared, title=title or prepared.title, content_hash=digest)
         model = self._embedder.fingerprint
         vectors = await self._embedded(prepared.texts, until)
@@ -194,14 +188,14 @@ class DocumentsApi:
         return DocumentPut(doc_id, state, prepared.title, version, len(prepared.texts))
 
     async def _refuse_without_room(self, tenant: str, quota: Quota, until: float) -> None:
-        """Before it is parsed, where one more document cannot fit: the write itself decides, this spares the work."""
+        """Reject before parsing if one more document cannot fit. The write decides; this saves the work."""
         async with _database():
             used = await self._library.used(tenant, until)
         if fault := quota.fault(Used(used.documents + 1, used.bytes + 1)):
             raise _over_quota(fault)
 
     async def _complete(self, tenant: str, doc_id: str, until: float) -> None:
-        """It was put when the service had another model: embed its chunks as they are, and keep the other's vectors."""
+        """Embed the stored chunks of a document from another model's time, and keep the other vectors."""
         model = self._embedder.fingerprint
         while True:
             async with _database():
@@ -212,9 +206,9 @@ class DocumentsApi:
             async with _database():
                 self._learn(tenant, await self._library.add_vectors(tenant, doc_id, texts, vectors, model, until))
 
-    async def _prepared(self, ask: ParseRequest) -> PreparedDocument:
+    async def _prepared(self, request: ParseRequest) -> PreparedDocument:
         try:
-            prepared = await prepare(self._model, ask)
+            prepared = await prepare(self._model, request)
         except UnreadableDocument as error:
             raise BadInput(f"the document {error}", "content", status=422, code="unreadable_document") from None
         if len(prepared.texts) > self._bounds.max_chunks:
@@ -228,26 +222,21 @@ class DocumentsApi:
     async def _embedded(self, texts: list[str], until: float) -> Floats:
         batches = [texts[first : first + EMBED_AT_ONCE] for first in range(0, len(texts), EMBED_AT_ONCE)]
         try:
-            async with asyncio.timeout_at(until):
-                return np.concatenate([(await self._embedder.embed(batch)).vectors for batch in batches])
+            with embedder_refusals(self._embedder):
+                async with asyncio.timeout_at(until):
+                    return np.concatenate([(await self._embedder.embed(batch)).vectors for batch in batches])
         except TimeoutError:
             message = "the document's chunks could not be embedded in time"
             raise Refused(Outcome.DEADLINE_EXCEEDED, message, reason="deadline") from None
-        except EmbedderFull as full:
-            waiting = self._embedder.waiting
-            raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
-        except EmbedderFailed:
-            message = "the embedder failed and is started again"
-            raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
     @contextmanager
-    def _place(self, tenant: str) -> Iterator[None]:
-        """Of those who write."""
+    def _write_slot(self, tenant: str) -> Iterator[None]:
+        """A place among the writers, or a refusal."""
         if tenant in self._writing:
             message = "another document of this tenant is being written"
             raise Refused(Outcome.YIELD, message, reason="documents_busy", scope="tenant", retry_hint_ms=500)
         loop = asyncio.get_running_loop()
-        if len(self._writing) >= AT_ONCE or not self._may_be_slow(tenant, loop.time()):
+        if len(self._writing) >= AT_ONCE or not self._has_slot(tenant, loop.time()):
             raise Refused(
                 Outcome.YIELD, f"{AT_ONCE} documents are being written", reason="documents_busy", retry_hint_ms=1000
             )
@@ -257,14 +246,14 @@ class DocumentsApi:
         finally:
             self._writing.discard(tenant)
 
-    def _may_be_slow(self, tenant: str, now: float) -> bool:
-        """Whether it is not slow, or there is a place left for those who are."""
+    def _has_slot(self, tenant: str, now: float) -> bool:
+        """Whether the tenant is not slow, or a place for slow tenants is free."""
         self._slow = {each: until for each, until in self._slow.items() if until > now}
         return tenant not in self._slow or len(self._writing & self._slow.keys()) < AT_ONCE - 1
 
     @contextmanager
-    def _watched(self, tenant: str) -> Iterator[None]:
-        """What takes longer than `SLOW_S` makes its tenant slow, however it ends."""
+    def _timed(self, tenant: str) -> Iterator[None]:
+        """Mark the tenant as slow if the block takes longer than `SLOW_S`, however it ends."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -279,7 +268,7 @@ class DocumentsApi:
 
 @asynccontextmanager
 async def _database() -> AsyncIterator[None]:
-    """Its failures as refusals."""
+    """Turn failures of the database into refusals."""
     try:
         yield
     except QuotaExceeded as error:

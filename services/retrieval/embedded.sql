@@ -1,5 +1,5 @@
--- How many of a tenant's chunks each model has embedded: what is missing for a model is known without looking for it.
--- Run after locks.sql, whose roles it names.
+-- How many of a tenant's chunks each model has embedded, so that missing vectors are known without a scan.
+-- Runs after locks.sql, which creates the roles.
 
 CREATE TABLE IF NOT EXISTS embedded (
     tenant text   NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS embedded (
     PRIMARY KEY (tenant, model)
 );
 
--- Once for each statement, not for each row.
+-- Per statement, not per row.
 CREATE OR REPLACE FUNCTION weir_count_vectors() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
@@ -29,7 +29,7 @@ CREATE OR REPLACE TRIGGER vectors_added AFTER INSERT ON vectors
 CREATE OR REPLACE TRIGGER vectors_removed AFTER DELETE ON vectors
     REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_vectors();
 
--- For a database that had vectors before it counted them. Its owner may see all rows for that moment: see locks.sql.
+-- For databases older than this count. NO FORCE lets the owner see all rows meanwhile (locks.sql).
 ALTER TABLE vectors NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE embedded NO FORCE ROW LEVEL SECURITY;
 DELETE FROM embedded;
@@ -44,7 +44,7 @@ ALTER TABLE embedded FORCE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS own_tenant ON embedded;
 CREATE POLICY own_tenant ON embedded USING (tenant = current_setting('weir.tenant', true));
 
--- The view over all tenants: numbers, no content. See weir_corpora.
+-- A view over all tenants: numbers, no content. See weir_corpora.
 DROP POLICY IF EXISTS every_count ON embedded;
 CREATE POLICY every_count ON embedded FOR SELECT TO CURRENT_USER USING (true);
 CREATE OR REPLACE FUNCTION weir_embedded() RETURNS TABLE (tenant text, model text, chunks bigint)

@@ -1,13 +1,9 @@
-"""Embedding beside the event loop: a model in another process, a bounded line, and batches of whatever has gathered.
+"""Embedding beside the event loop: a model in another process, a bounded queue, and batches.
 
-Matrix products hold a processor for milliseconds, so they run elsewhere (`modelprocess.py`), one pass at a time.
-Requests that arrive meanwhile share the next pass: a batch forms from waiting, never by waiting. A query, which someone
-with a deadline waits for, goes before bulk work, and bulk work runs in short passes so that a query is not kept behind
-a long one.
-
-Who goes next among queries, and who is told that there is no time for them, is planned by the pace that was measured
-(`embedding_batcher.py`). Whoever has left by the time their turn comes is passed over. So nothing is computed for
-nobody.
+Matrix products hold a processor for milliseconds, so they run elsewhere (`modelprocess.py`), one pass at a time. Texts
+that arrive meanwhile share the next pass: a batch never waits to fill. Queries have deadlines and go before bulk work,
+which runs one text per pass, so that no query waits behind a long pass. `embedding_batcher.py` orders the queries and
+rejects those without enough time. Texts of cancelled callers are skipped.
 """
 
 from __future__ import annotations
@@ -21,18 +17,19 @@ from typing import Protocol
 
 import numpy as np
 
+from services.retrieval.deadline import cancel_and_wait
 from services.retrieval.embedding_batcher import BatchPlan, PassDurationModel, estimate_tokens, plan_batch
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.modelprocess import ModelHello
 
-MAX_PASS = 4  # most queries in one pass: all of them wait for the last, and those that come meanwhile as well
-WARM_PASSES = 3  # measured ones: while everything starts at once, one of them alone may be several times too slow
+MAX_PASS = 4  # max queries in a pass: each waits for the whole pass, as do later arrivals
+WARM_PASSES = 3  # measured passes: while all services start, a single one may be several times too slow
 WARM_UP = "A weir holds a river at its level: what the turbines cannot take goes over the edge, in plain sight."
 
 
 class Model(Protocol):
-    """What computes, elsewhere. It is asked one list of texts at a time, and gives a vector and tokens for each."""
+    """Computes embeddings in another process, for one list of texts at a time: a vector and a token count for each."""
 
     async def load(self) -> ModelHello: ...
 
@@ -43,17 +40,18 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Unit vectors, one per text in order, and the tokens that were read to make them."""
+    """Unit vectors, one for each text in order, and the number of tokens read."""
 
     vectors: Floats
     tokens: int
 
 
 class Embedder(Protocol):
-    """What the rest of the service sees.
+    """What the rest of the service uses.
 
-    Vectors are there by `due` on the loop's clock, or else `EmbedderBusy` is raised as soon as that is known. Without
-    `due` it is bulk work, which gives way. Raises `EmbedderFull` rather than making anyone wait without end.
+    Vectors are there by `due`, in seconds of the loop's clock, or `EmbedderBusy` is raised as soon as that is known to
+    be impossible. Without `due` the texts are bulk work, which yields to queries. Raises `EmbedderFull` where the queue
+    is full, and `EmbedderFailed`.
     """
 
     name: str
@@ -63,20 +61,20 @@ class Embedder(Protocol):
 
 
 class EmbedderFull(Exception):
-    """As many texts as allowed are waiting already."""
+    """The queue has no room for these texts."""
 
 
 class EmbedderFailed(Exception):
-    """The model could not compute it; the message says why."""
+    """The model could not embed the text; the message says why."""
 
 
 class EmbedderBusy(Exception):
-    """What is being embedded, and what waits before this, leaves no time for it."""
+    """The text cannot be embedded by its deadline."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One text in line. Nobody wants it any more once its future is done."""
+    """One queued text. Once its future is done, no caller wants it."""
 
     text: str
     due: float
@@ -89,7 +87,7 @@ class QueuedEmbedder:
     """An `Embedder` over a model that is loaded by `start`."""
 
     name = fingerprint = tokenizer = ""
-    confined: Sequence[str] = ()  # what its process could give up: confine.py
+    confined: Sequence[str] = ()  # how its process is confined: confine.py
 
     def __init__(self, model: Model, *, queue_size: int, metrics: RetrievalMetrics) -> None:
         self.warm = False
@@ -107,11 +105,10 @@ class QueuedEmbedder:
 
     @property
     def waiting(self) -> int:
-        """Texts in line."""
         return len(self._queries) + len(self._bulk)
 
     async def start(self) -> None:
-        """Load the model and run it: the first query must neither pay for cold pages nor find no pace measured."""
+        """Load the model and run a few passes: the first query needs warm pages and measured durations."""
         hello = await self._model.load()
         self.name, self.fingerprint, self.tokenizer = hello.name, hello.fingerprint, hello.tokenizer
         self.confined = hello.confined
@@ -124,23 +121,20 @@ class QueuedEmbedder:
         self.warm = True
 
     async def _measured(self, text: str) -> float:
-        """How long a pass over this text alone takes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         await self._model.embed([text])
         return loop.time() - began
 
     async def stop(self) -> None:
-        """Stop taking turns, and let go whoever waits."""
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.wait({self._pump})
+        """Stop the passes and cancel all waiting callers."""
+        await cancel_and_wait(self._pump)
         for job in (*self._passing, *self._queries, *self._bulk):
             job.vector.cancel()
         await self._model.stop()
 
     async def embed(self, texts: Sequence[str], *, due: float | None = None) -> Embedded:
-        """Vectors for these texts. When the caller is cancelled, what has not begun is not computed."""
+        """The vectors of these texts. When the caller is cancelled, queued texts are dropped."""
         if self.waiting + len(texts) > self._queue_size:
             raise EmbedderFull(f"{self.waiting} texts are waiting to be embedded, {self._queue_size} may")
         jobs = [_job(text, due) for text in texts]
@@ -157,12 +151,12 @@ class QueuedEmbedder:
         return Embedded(np.stack([vector for vector, _ in parts]), sum(tokens for _, tokens in parts))
 
     def _forget(self, jobs: Sequence[_Job]) -> None:
-        """Whoever waited for these has what they wanted, or wants it no more."""
+        """Drop these texts from the queues: their caller is served or has gone."""
         for job in jobs:
             job.vector.cancel()
-            for line in (self._queries, self._bulk):
-                if job in line:  # to remove what is not there would print it, vector and all, into an error
-                    line.remove(job)
+            for queue in (self._queries, self._bulk):
+                if job in queue:  # `remove` would format a missing job, vector included, into its error
+                    queue.remove(job)
 
     async def _run(self) -> None:
         while True:
@@ -174,7 +168,7 @@ class QueuedEmbedder:
                 self._arrived.clear()
 
     def _stopped(self, pump: asyncio.Task[None]) -> None:
-        """The line ended. By `stop` is as it should be; by a fault, nobody may be left waiting for it."""
+        """After a fault of the pump, unlike after `stop`, fail all waiting callers and report it."""
         if pump.cancelled():
             return
         self.warm = False
@@ -189,7 +183,7 @@ class QueuedEmbedder:
         self._passing, self._free_at = jobs, began + durations.duration_s(tokens)
         try:
             embedded = await self._model.embed([job.text for job in jobs])
-        except Exception as error:  # whatever it was, it is theirs alone: the line goes on
+        except Exception as error:  # it fails this pass only
             _fail(jobs, EmbedderFailed(f"{type(error).__name__}: {error}"))
             return
         finally:
@@ -202,10 +196,7 @@ class QueuedEmbedder:
                 job.vector.set_result(result)
 
     def _durations_of(self, jobs: Sequence[_Job]) -> PassDurationModel:
-        """Long texts, hundreds in a row, say little of one short question, and must not keep it out: each has its own.
-
-        The first bulk text is expected at the pace of questions; there is nothing better to go by.
-        """
+        """Queries and bulk texts are predicted apart: hundreds of long texts say little about one short question."""
         if not jobs[0].is_bulk:
             return self._query_durations
         if self._bulk_durations is None:
@@ -213,7 +204,7 @@ class QueuedEmbedder:
         return self._bulk_durations
 
     def _next_jobs(self) -> list[_Job]:
-        """Whose turn it is; of bulk work it is one text's at a time, for a pass cannot be interrupted."""
+        """The texts of the next pass; bulk work only one at a time, since a pass cannot be interrupted."""
         planned = self._replan()
         self._passing = []
         if planned.next:
@@ -226,7 +217,7 @@ class QueuedEmbedder:
         return []
 
     def _replan(self) -> BatchPlan[_Job]:
-        """Tell those for whom there is no time; the others stay in line, in the order of their arrival."""
+        """Plan the next pass and reject the queries without enough time. The others stay in order of arrival."""
         self._queries = [job for job in self._queries if not job.vector.done()]
         planned = plan_batch(
             self._queries,

@@ -1,16 +1,14 @@
-"""The embedding batcher: which queued texts share the next pass of the model, and which cannot meet their deadline.
-Pure.
+"""Which queued texts share the next pass of the model, and which cannot meet their deadline. Pure.
 
     now ......... free_at |-- pass --|---- pass ----|-- pass --|
                            a pass ends before any deadline in it
 
-While all texts can meet their deadlines, the earliest deadline goes first. When they cannot, the newest text goes
-first: the oldest texts have the least time left, each would finish just in time or just too late, and a late vector
-costs twice: its caller has gone, and the texts behind it are late as well. A text that could not meet its deadline even
-alone in the next pass is rejected at once.
+While all texts can meet their deadlines, the earliest deadline goes first; otherwise the newest text does, since the
+oldest have the least time left. A late vector costs twice: its caller has gone, and the texts behind it are late. A
+text that would be late even alone in the next pass is rejected at once.
 
-The plan rests on measured durations, and a model that is never used is never measured again. So an idle model is always
-given one text: the one with the most time left.
+The plan rests on measured durations. So an idle model always gets one text, the one with the most time left; otherwise
+a model that seemed too slow would never be measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ GAIN = 0.125
 MARGIN = 2.0  # deviations above the mean
 BYTES_PER_TOKEN = 4
 MAX_TEXT_TOKENS = 256  # of one text; a model reads no more
-PASS_TOKENS = 24  # what a pass costs beside its texts, in tokens: half of what one short question costs
+PASS_TOKENS = 24  # fixed cost of a pass, in tokens: half the cost of one short question
 FIRST_DEVIATION = 0.25
 MAX_CREDIBLE = 4.0  # times what was expected: one long stall must not reject texts for long
 QUICK_SHARE = 0.5  # of the mean: a sample below this counts as fast
@@ -57,9 +55,9 @@ class BatchPlan(Generic[J]):
 class LatencyEstimate:
     """An upper estimate of the next sample: mean plus two deviations, both moving averages (Jacobson, as in TCP).
 
-    Many things slow a pass and nothing speeds it up. So one slow sample moves the mean only a little, and two samples
-    in a row below half the mean reset the estimate: the cause of the slowness is over. (Without the reset, a moving
-    average needs twenty samples after a threefold stall, and their deviation raises the estimate at first.)
+    One slow sample moves the mean only a little. Two samples in a row below half the mean reset the estimate, since the
+    cause of the slowness is over: a moving average alone would need twenty samples after a threefold stall, and their
+    deviation would raise the estimate at first.
     """
 
     __slots__ = ("_deviation", "_mean", "_quick")
@@ -85,7 +83,7 @@ class LatencyEstimate:
         return 0.0 if self._mean is None else self._mean + MARGIN * self._deviation
 
     def __repr__(self) -> str:
-        return f"<Estimate {self.value:.6f}>"
+        return f"<LatencyEstimate {self.value:.6f}>"
 
 
 class PassDurationModel:
@@ -97,13 +95,11 @@ class PassDurationModel:
         self._per_token_s = LatencyEstimate()
 
     def copy(self) -> PassDurationModel:
-        """An independent copy with the same history."""
         duplicate = PassDurationModel()
         duplicate._per_token_s = copy(self._per_token_s)
         return duplicate
 
     def record(self, tokens: int, duration_s: float) -> None:
-        """A pass over `tokens` tokens took `duration_s` seconds."""
         self._per_token_s.record(duration_s / (PASS_TOKENS + tokens))
 
     def duration_s(self, tokens: int) -> float:

@@ -1,7 +1,8 @@
-"""Which files an ingest is about, and what is in them, all of it bounded.
+"""Which files an ingest reads, and their bytes, all of it bounded.
 
-A document's id is its path below the folder that was named, with `/` between its parts on every system. Hidden files
-and folders are passed over, links to elsewhere are not followed, and what is of no known kind is nobody's document.
+A document's id is its path below the named folder, with `/` as the separator on every system. Hidden files and folders,
+files of unknown kinds, and links to outside of the folder are left out. An id may have MAX_ID_BYTES; an index entry of
+PostgreSQL holds about 2,700.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from services.contracts.documents import MAX_ID_BYTES
 from services.retrieval.documents import PARSERS, UnreadableDocument
-
-MAX_ID_BYTES = 1024  # an index entry of the database holds no more than about 2,700
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file, or a folder, that cannot be taken in, and why."""
+    """A file or folder that cannot be ingested, and why."""
 
     path: str
     reason: str
@@ -26,8 +26,6 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to take in."""
-
     path: Path
     root: str
     doc_id: str
@@ -35,7 +33,7 @@ class Source:
 
 @dataclass(slots=True)
 class FoundFiles:
-    """The files below the paths that were named; `whole_roots` are the folders that could be listed entirely."""
+    """The files below the named paths; `whole_roots` are the folders that could be listed entirely."""
 
     sources: list[Source] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -44,7 +42,6 @@ class FoundFiles:
 
 
 def find(paths: Sequence[Path]) -> FoundFiles:
-    """List every file that could be a document."""
     found = FoundFiles()
     for path in paths:
         if path.is_dir():
@@ -100,9 +97,9 @@ def _fault(path: Path, root: Path, doc_id: str, taken: set[str]) -> str | None:
 
 
 def read(path: Path, max_bytes: int) -> bytes:
-    """The bytes of a file. Raises Unreadable, for more than `max_bytes` too."""
+    """The bytes of a file. Raises UnreadableDocument, also for more than `max_bytes`."""
     try:
-        if not path.is_file():  # opening a pipe would wait for someone to write into it
+        if not path.is_file():  # opening a pipe would block until it has a writer
             raise UnreadableDocument("is not a regular file")
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
@@ -114,5 +111,5 @@ def read(path: Path, max_bytes: int) -> bytes:
 
 
 def _shown(path: Path) -> str:
-    """A path as text that any stream takes."""
+    """The path as text that any stream accepts."""
     return str(path).encode("utf-8", "replace").decode("utf-8")

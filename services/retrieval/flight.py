@@ -1,18 +1,14 @@
-"""Single flight: those who ask for the same thing at the same time share one run of the work.
+"""Single flight: concurrent callers with the same key share one run of the work, so a thousand equal misses search
+once.
 
-When a popular entry expires, everyone who wanted it misses at once, and a thousand equal misses would be a thousand
-equal searches. Here the first to ask starts the work, in a task that belongs to nobody, and the others sit down beside
-it. (Go's `golang.org/x/sync/singleflight` gave the idea its name.) What follows from "belongs to nobody":
+The name is from Go's `golang.org/x/sync/singleflight`. The work runs in a task of its own:
 
-- Whoever leaves, the first one included, leaves alone. Only when the last has gone is the work cancelled.
-- Everyone has a deadline of their own, walks away at it, and never waits for anybody's clean-up.
-- Whoever asks for less may join work that does more. Of one key there may be several pieces of work, of different
-  worth: the first that `covers` what is asked for is joined.
-- A failure is told to those that wait now and remembered for nobody: the next to ask starts anew.
-- A result is one object for all of them: it is read, not changed.
+- A caller that leaves, the first one included, does not affect the others. The last one to leave cancels the work.
+- Each caller has its own deadline, returns at it, and waits for no cleanup.
+- A key may have several runs with different parameters. A caller joins the first one that covers its own.
+- A failure goes to the current waiters and is not remembered. All callers get the same result object: do not change it.
 
-How much is shared is bounded. Beyond the bound the work is run all the same, only unshared: how much runs at
-once is bounded where it runs, by the embedder's line and the pool of connections.
+Beyond `max_shared`, work runs unshared; the embedder's queue and the connection pool bound how much runs at once.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ T = TypeVar("T")
 
 
 class WaiterTimedOut(DeadlineExceeded):
-    """The waiter's time was up, and the work goes on; `context` is what whoever began it said it was of."""
+    """The caller's deadline passed and the work goes on. `context` is from the caller that started the work."""
 
     def __init__(self, context: object) -> None:
         super().__init__()
@@ -38,7 +34,7 @@ class WaiterTimedOut(DeadlineExceeded):
 
 @dataclass(slots=True, eq=False)
 class _Flight(Generic[T]):
-    """Work under way, and a future for each that waits. A seat only says "look again"; the outcome is the task's."""
+    """Running work and one future per waiter. A future only wakes its waiter; the outcome is the task's."""
 
     task: asyncio.Task[T]
     params: Any
@@ -47,21 +43,23 @@ class _Flight(Generic[T]):
 
 
 class Flights(Generic[T]):
-    """Work under way by key; at most `max_shared` of it is shared. `covers` says whether work of one worth will do for
-    whoever asks for another; by default all work of a key is worth the same.
+    """Running work by key; at most `max_shared` runs are joinable.
+
+    `covers(params, asked)`: whether a run with `params` serves a caller that asks for `asked`; by default every run of
+    a key does.
     """
 
     def __init__(self, *, max_shared: int, covers: Callable[[Any, Any], bool] = lambda params, asked: True) -> None:
         self._max_shared = max_shared
         self._covers = covers
         self._flights: dict[Hashable, list[_Flight[T]]] = {}
-        self._tasks: set[asyncio.Task[T]] = set()  # also those that are cancelled and not yet gone: loops hold none
+        self._tasks: set[asyncio.Task[T]] = set()  # cancelled ones too: the loop holds no strong references
         self.shared = 0
-        """Pieces of work that can be joined."""
+        """Runs that can be joined."""
 
     @property
     def running(self) -> int:
-        """Tasks that have not ended, those that nobody waits for any more included."""
+        """Tasks that have not ended, those without waiters included."""
         return len(self._tasks)
 
     async def join(
@@ -73,12 +71,13 @@ class Flights(Generic[T]):
         params: object = None,
         context: object = None,
     ) -> T:
-        """What the work for `key` returns or raises; `make` makes it if nobody has, or nobody any of that `params`.
+        """The result or the exception of the work for `key`; `make` creates the work if no run covers `params`.
 
-        `WaiterTimedOut` at this one's deadline, with the `context` of whoever began the work.
+        Raises WaiterTimedOut at `deadline`, and also if something else cancelled the work: the caller itself was not
+        cancelled. Raises DeadlineExceeded if `deadline` has already passed.
 
-        `make` should bound the work by what the service allows, not by what is left to its caller: others may have more
-        time. Work that something else has cut off is `DeadlineExceeded` as well: the caller itself was not cancelled.
+        `make` should bound the work by the service's limit, not by its caller's remaining time: other waiters may have
+        more.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():
@@ -114,18 +113,18 @@ class Flights(Generic[T]):
         return flight
 
     def _finished(self, key: Hashable, flight: _Flight[T]) -> None:
-        """The work has ended: whoever asks from now on starts anew, and whoever waits may look."""
+        """Wake the waiters. Later callers start a new run."""
         self._tasks.discard(flight.task)
         self._close(key, flight)
         if not flight.task.cancelled():
-            flight.task.exception()  # read, so that the loop does not report as forgotten what nobody waited for
+            flight.task.exception()  # marks it as retrieved, so that the loop does not report it
         for waiter in flight.waiters:
             _wake(waiter)
 
     def _leave(self, key: Hashable, flight: _Flight[T], waiter: asyncio.Future[None]) -> None:
         flight.waiters.discard(waiter)
         if not flight.waiters and not flight.task.done():
-            self._close(key, flight)  # first: nobody may join what is about to be cut off
+            self._close(key, flight)  # first, so that no caller joins a cancelled run
             flight.task.cancel()
 
     def _close(self, key: Hashable, flight: _Flight[T]) -> None:

@@ -1,15 +1,14 @@
-"""`python -m services.retrieval.ingest`: documents in, chunked, embedded, and kept in step with the files.
+"""`python -m services.retrieval.ingest`: documents are chunked, embedded, and kept in step with the files.
 
-    ingest PATH...             take in what is new or has changed, remove what has gone: intake.py
-    ingest --reembed           embed with this model what is in already, without files: reembed.py
-    ingest --forget-others     after that, and once no service has another model, remove the others' vectors
+    ingest PATH...             add new and changed files, remove documents whose files are gone: intake.py
+    ingest --reembed           embed stored chunks with this model, without files: reembed.py
+    ingest --forget-others     after that, once no service uses another model, remove the others' vectors
 
-A second run over the same files embeds nothing: a document is known by a digest of its bytes and of the chunking, and
-its vectors by the model that made them. Each document goes in at once and on its own, so an ingest that was stopped, or
-killed, goes on where it was.
+A second run over the same files embeds nothing: a digest of bytes and chunking identifies a document, the model's
+fingerprint its vectors. Each document is written at once, so a run that was stopped or killed continues where it was.
 
-Exit status: 0 everything is in; 1 nothing could be done; 2 wrong usage or settings; 3 done, but something was skipped
-or is left, and it says what and why; 130 stopped by Ctrl-C.
+Exit status: 0 all done; 1 nothing could be done; 2 wrong usage or settings; 3 done, but something was skipped or is
+left, with the reasons; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ DEFAULT_TENANT = "demo"
 
 
 class IngestFailed(Exception):
-    """Nothing more can be done; the message says why and what to do."""
+    """The command cannot go on; the message says why and what to do."""
 
 
 @asynccontextmanager
 async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any]]:
-    """The model, and a connection to a database that has room for its vectors. Raises IngestFailed, all through."""
+    """The model, and a connection to a database with room for its vectors. Raises IngestFailed, in the block too."""
     threadpool_limits(settings.embed_threads, user_api="blas")
     try:
         folder = find_model(settings.embed_model_path)
@@ -98,7 +97,7 @@ async def ingest(
 async def revise(
     settings: RetrievalSettings, *, tenant: str | None, forget: bool, dry_run: bool, report: Reporter
 ) -> Reembedded:
-    """Embed anew, or forget the others, for this tenant or for all. Raises IngestFailed."""
+    """Reembed, or forget other models' vectors, for this tenant or for all. Raises IngestFailed."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with opened(settings) as (model, connection):
@@ -118,7 +117,7 @@ def command(
     ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option(help="Whose documents they are: `demo`, unless told. With --reembed or --forget-others: all."),
+        typer.Option(help="The tenant: `demo` by default; with --reembed or --forget-others all."),
     ] = None,
     prune: Annotated[bool, typer.Option(help="Remove documents whose file has gone from a named folder.")] = True,
     reembed: Annotated[
@@ -142,7 +141,7 @@ def command(
         raise typer.BadParameter("either paths, or --reembed, or --forget-others", param_hint="PATHS")
     settings = load(RetrievalSettings, **NO_LISTENER)
     report = reporter(progress)
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it talks about damage that it repairs
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs damage that it repairs
     if paths:
         of_tenant = tenant or DEFAULT_TENANT
         _run(ingest(settings, paths, tenant=of_tenant, prune=prune, dry_run=dry_run, report=report))
@@ -150,7 +149,6 @@ def command(
 
 
 def _run(work: Coroutine[Any, Any, IngestSummary | Reembedded]) -> None:
-    """Run it and leave."""
     try:
         summary = asyncio.run(work)
     except IngestFailed as error:
@@ -163,7 +161,7 @@ def _run(work: Coroutine[Any, Any, IngestSummary | Reembedded]) -> None:
 
 
 def exit_status(summary: IngestSummary | Reembedded) -> int:
-    """What the shell is told: see the top of this file."""
+    """The exit status; the docstring of the module lists them."""
     if isinstance(summary, IngestSummary):
         if summary.usable == 0:
             return EXIT_FAILED
@@ -172,7 +170,6 @@ def exit_status(summary: IngestSummary | Reembedded) -> int:
 
 
 def main() -> None:
-    """The console entry."""
     typer.run(command)
 
 

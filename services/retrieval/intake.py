@@ -1,10 +1,10 @@
-"""Taking a folder's documents in, for one tenant: what an ingest does, over a model and a corpus that it is given.
+"""One ingest: a tenant's corpus is brought in step with files, over a given model and corpus.
 
     compare with the database -> read, parse and chunk what is new -> embed -> replace -> remove what has gone
                                  `------ in a thread, a few ahead ------'
 
-Each file is parsed once, when its turn comes: how many chunks there will be is not known before, so progress is told in
-the sizes of files. Memory is bounded by `READ_AHEAD` documents. A dry run parses everything, to say how much there is.
+Each file is parsed once, just before it is embedded. The number of chunks is unknown before, so progress counts file
+sizes. At most `READ_AHEAD` documents are held in memory. A dry run parses everything, to report what there is.
 """
 
 from __future__ import annotations
@@ -15,70 +15,27 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.documents import UnreadableDocument
 from services.retrieval.files import Fault, FoundFiles, Source, find, read
-from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM
 from services.retrieval.preparing import DocumentPreparer, PreparedDocument
 from services.retrieval.progress import IngestSummary, Reporter
-from services.retrieval.writing import Stored
+from services.retrieval.reembed import Completing
+from services.retrieval.writing import Corpus, Stored
 
 EMBED_AT_ONCE = 8
-READ_AHEAD = 4  # documents that are ready, or being made so, while one is embedded
+READ_AHEAD = 4  # documents that are prepared while one is embedded
 YIELD_EVERY = 16
 KIB = 1024
 
 
-class Encoder(Protocol):
-    """The model. Its tokenizer and its layers may be used by two threads, each by one."""
-
-    fingerprint: str
-    tokenizer: str
-
-    def count_tokens(self, text: str) -> int: ...
-
-    def tokenize(self, text: str) -> list[int]: ...
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> Floats: ...
-
-
-class DocumentStore(Protocol):
-    """A tenant's documents in the database."""
-
-    async def documents(self, model: str) -> dict[str, Stored]: ...
-
-    async def put(
-        self,
-        doc_id: str,
-        *,
-        root: str,
-        title: str,
-        content_hash: str,
-        texts: Sequence[str],
-        vectors: Floats,
-        model: str,
-    ) -> None: ...
-
-    async def move(self, doc_id: str, root: str) -> None: ...
-
-    async def remove(self, doc_ids: Sequence[str]) -> None: ...
-
-
-class VectorCompleter(Protocol):
-    """Embeds, where they stand, the chunks of a document that have no vectors of the model."""
-
-    async def complete(self, doc_id: str) -> None: ...
-
-    async def finish(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class IngestPlan:
-    """What there is to do: files to take in, documents without vectors of the model, files whose folder has moved."""
+    """The work: files to ingest, documents without vectors of the model, files whose folder has moved."""
 
     changed: list[Source] = field(default_factory=list)
     unembedded: list[tuple[Source, int]] = field(default_factory=list)
@@ -86,18 +43,16 @@ class IngestPlan:
 
 
 Ready = tuple[PreparedDocument, list[list[int]]]
-"""A document, and the tokens of its chunks."""
+"""A document and the token ids of its chunks."""
 
 
 class Ingest:
-    """One run, for one tenant."""
-
     def __init__(
         self,
         settings: RetrievalSettings,
-        model: Encoder,
-        corpus: DocumentStore,
-        completing: VectorCompleter,
+        model: MiniLM,
+        corpus: Corpus,
+        completing: Completing,
         summary: IngestSummary,
         report: Reporter,
     ) -> None:
@@ -115,7 +70,7 @@ class Ingest:
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="embedder")
 
     async def run(self, paths: Sequence[Path], *, prune: bool) -> None:
-        """The whole of it; with `dry_run` in the summary, all but the writing."""
+        """Carry out the whole run; a dry run writes nothing."""
         found = find(paths)
         self._summary.skipped += found.faults
         self._stored = await self._corpus.documents(self._model.fingerprint)
@@ -128,11 +83,11 @@ class Ingest:
         finally:
             self._reader.shutdown(wait=False, cancel_futures=True)
             self._embedder.shutdown(wait=False, cancel_futures=True)
-        if prune and self._summary.usable:  # a folder that is empty today may be one that is not mounted
+        if prune and self._summary.usable:  # an empty folder may be one that is not mounted
             await self._prune(found)
 
     async def _plan(self, found: FoundFiles) -> IngestPlan:
-        """Compare every file with what the database has of it; what it has nothing of need not be read for that."""
+        """Compare the files with the stored documents. Files that are not stored yet are not read."""
         plan = IngestPlan()
         for number, source in enumerate(found.sources, start=1):
             stored = self._stored.get(source.doc_id)
@@ -143,7 +98,7 @@ class Ingest:
             if number % YIELD_EVERY == 0 or number == len(found.sources):
                 self._report.step("read", number, len(found.sources))
                 await asyncio.sleep(0)
-        plan.changed.sort(key=_size)  # the shortest first: a search finds something as soon as it can
+        plan.changed.sort(key=_size)  # the smallest first, so that searches soon find something
         return plan
 
     def _compare(self, source: Source, stored: Stored, plan: IngestPlan) -> None:
@@ -163,7 +118,7 @@ class Ingest:
             self._summary.unchanged += 1
 
     async def _report_plan(self, plan: IngestPlan) -> None:
-        """A dry run: name what would be done, and count its chunks."""
+        """Report what would be done, with the number of chunks."""
         async for source, ready in self._read_ahead(plan.changed):
             if isinstance(ready, UnreadableDocument):
                 self._skip(source, ready)
@@ -182,7 +137,7 @@ class Ingest:
             if isinstance(ready, UnreadableDocument):
                 self._skip(source, ready)
             else:
-                await self._take_in(source, *ready, sizes)
+                await self._embed_and_store(source, *ready, sizes)
                 self._count(source)
             sizes.done(source)
         for source, _ in plan.unembedded:
@@ -207,7 +162,7 @@ class Ingest:
             self._report.step("remove", len(gone), len(gone))
 
     def _count(self, source: Source) -> str:
-        """One more that is new, or has changed: in the words of a dry run."""
+        """Count the document; return its kind of change as a dry run reports it."""
         if source.doc_id in self._stored:
             self._summary.updated += 1
             return "update"
@@ -218,27 +173,27 @@ class Ingest:
         self._summary.skipped.append(Fault(str(source.path), str(error)))
 
     async def _read_ahead(self, sources: Sequence[Source]) -> AsyncIterator[tuple[Source, Ready | UnreadableDocument]]:
-        """Each file and what it becomes, while the next ones are being read."""
+        """Each file and what it becomes, while the next ones are read."""
         loop = asyncio.get_running_loop()
-        asked: deque[tuple[Source, asyncio.Future[Ready | UnreadableDocument]]] = deque()
+        pending: deque[tuple[Source, asyncio.Future[Ready | UnreadableDocument]]] = deque()
         for source in sources:
-            asked.append((source, loop.run_in_executor(self._reader, self._ready, source)))
-            if len(asked) > READ_AHEAD:
-                first, ready = asked.popleft()
+            pending.append((source, loop.run_in_executor(self._reader, self._ready, source)))
+            if len(pending) > READ_AHEAD:
+                first, ready = pending.popleft()
                 yield first, await ready
-        while asked:
-            first, ready = asked.popleft()
+        while pending:
+            first, ready = pending.popleft()
             yield first, await ready
 
     def _ready(self, source: Source) -> Ready | UnreadableDocument:
-        """In the reader's thread."""
+        """Runs in the reader's thread."""
         try:
             prepared = self._preparer.prepare(source.path.name, read(source.path, self._max_file_bytes))
         except UnreadableDocument as error:
             return error
         return prepared, [self._model.tokenize(text) for text in prepared.texts]
 
-    async def _take_in(
+    async def _embed_and_store(
         self, source: Source, prepared: PreparedDocument, tokens: list[list[int]], sizes: SizeProgress
     ) -> None:
         vectors = np.empty((len(tokens), DIMENSIONS), np.float32)
@@ -262,7 +217,7 @@ class Ingest:
 
 
 class SizeProgress:
-    """How far it is, in KiB of the files that there are to embed."""
+    """Progress in KiB of the files to embed."""
 
     def __init__(self, sources: Sequence[Source], report: Reporter) -> None:
         self._sizes = {source.doc_id: _size(source) for source in sources}
@@ -271,11 +226,10 @@ class SizeProgress:
         self._report = report
 
     def part(self, source: Source, share: float) -> None:
-        """So much of this file."""
         self._report_step(self._before + share * self._sizes[source.doc_id])
 
     def done(self, source: Source) -> None:
-        """All of it, whatever became of it."""
+        """Report the whole file as done, also if it was skipped."""
         self._before += self._sizes[source.doc_id]
         self._report_step(self._before)
 
@@ -286,5 +240,5 @@ class SizeProgress:
 def _size(source: Source) -> int:
     try:
         return source.path.stat().st_size
-    except OSError:  # told when it is read
+    except OSError:  # reported when the file is read
         return 0

@@ -1,20 +1,19 @@
--- The second lock. The first is `tenant = $1` in every statement; this one holds when a statement has forgotten it.
+-- Row-level security, the second lock: it holds when a statement lacks the first one, `tenant = $1`.
 --
--- Row-level security shows a transaction the rows of the tenant that it has named in `weir.tenant`, and without a name
--- none. A superuser and a table's owner are not held by it (FORCE holds the owner), so no statement runs as either:
--- each transaction becomes `weir_reader` or `weir_writer`, which own nothing, cannot log in and may do little.
--- Run after schema.sql, in the same transaction.
+-- A transaction sees the rows of the tenant named in `weir.tenant`, and none without a name. Superusers are exempt, and
+-- owners without FORCE. So each transaction becomes `weir_reader` or `weir_writer`, which own nothing, cannot log in
+-- and may do little. Runs after schema.sql, in the same transaction. See docs/decisions/030-two-locks.md.
 
 DO $$
 DECLARE
-    -- From PostgreSQL 16 on, membership alone does not allow SET ROLE.
+    -- Since PostgreSQL 16, membership alone does not allow SET ROLE.
     modern  constant boolean := current_setting('server_version_num')::integer >= 160000;
     allowed constant text := CASE WHEN modern THEN 'SET' ELSE 'MEMBER' END;
     name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['weir_reader', 'weir_writer'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
-            BEGIN  -- roles belong to the whole server: another database's migration may be first
+            BEGIN  -- roles belong to the server, so another database's migration may create them first
                 EXECUTE format('CREATE ROLE %I NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS', name);
             EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
             END;
@@ -42,7 +41,7 @@ ALTER TABLE documents FORCE ROW LEVEL SECURITY;
 ALTER TABLE chunks FORCE ROW LEVEL SECURITY;
 ALTER TABLE vectors FORCE ROW LEVEL SECURITY;
 
--- Without a name the setting is NULL, or '' in a session that had one: no tenant is called that.
+-- Without a name the setting is NULL, or '' in a session that had one; no tenant has that name.
 DROP POLICY IF EXISTS own_tenant ON corpora;
 DROP POLICY IF EXISTS own_tenant ON documents;
 DROP POLICY IF EXISTS own_tenant ON chunks;
@@ -52,11 +51,11 @@ CREATE POLICY own_tenant ON documents USING (tenant = current_setting('weir.tena
 CREATE POLICY own_tenant ON chunks USING (tenant = current_setting('weir.tenant', true));
 CREATE POLICY own_tenant ON vectors USING (tenant = current_setting('weir.tenant', true));
 
--- The one view over all tenants, for the service that must know how new each corpus is: versions and sizes, no content.
--- The function runs as the owner, who may read `corpora` whole; nobody who is held by the lock is the owner.
+-- The only view over all tenants: corpus versions and sizes, no content. The function runs as the owner, who may read
+-- all of `corpora`; no transaction of a service runs as the owner.
 DROP POLICY IF EXISTS every_version ON corpora;
 CREATE POLICY every_version ON corpora FOR SELECT TO CURRENT_USER USING (true);
--- A body of this form is bound to the table when it is made: no search path can lead it to another of that name.
+-- BEGIN ATOMIC binds the body to this table at creation, so no search path can redirect it.
 CREATE OR REPLACE FUNCTION weir_corpora(most integer) RETURNS TABLE (tenant text, version bigint, chunks bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

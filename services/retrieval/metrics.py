@@ -1,7 +1,6 @@
-"""Every metric of retrieval, declared once; labelled children are made here and kept.
+"""Every Prometheus metric of retrieval. Labelled children are created once and kept.
 
-Labels are closed sets: sources, cache results, dependencies. A tenant is not a label here: the router, which knows
-which tenants are configured, counts by tenant.
+Labels are closed sets and never a tenant: the router, which knows the configured tenants, counts by tenant.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from services.runtime.telemetry import SECONDS_BUCKETS
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8)
 CACHE_RESULTS = ("hit", "stale", "miss", "invalid", "error", "skipped", "stored", "not_stored")
 SEMANTIC_RESULTS = ("hit", "stale", "miss", "stored", "not_stored")
-FALLBACK_RESULTS = ("hit", "miss")  # whether anything was kept when a search fell short
+FALLBACK_RESULTS = ("hit", "miss")  # whether there was a fallback when a search fell short
 SHORTFALL_REASONS = (
     "budget_spent", "postgres_down", "postgres_busy", "search_failed", "embedder_full", "embedder_busy",
     "embedder_failed",
@@ -26,7 +25,7 @@ DEPENDENCIES = ("postgres", "redis")
 
 
 class RetrievalMetrics:
-    """What search, cache and embedder report as it happens."""
+    """Counters and histograms that search, cache and embedder update; `watch` adds the gauges."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -61,7 +60,7 @@ class RetrievalMetrics:
         unembedded_chunks: Callable[[], float],
         up: dict[str, Callable[[], float]],
     ) -> None:
-        """Declare the gauges that are read off the service at each scrape."""
+        """Register the gauges that are read at each scrape."""
         self._gauge("weir_embed_queue_depth", "Texts waiting to be embedded", embedder_waiting)
         self._gauge("weir_postgres_connections", "Open database connections", connections)
         self._gauge("weir_postgres_connections_in_use", "Database connections running a query", connections_in_use)

@@ -1,20 +1,13 @@
-"""`python -m services.retrieval.migrate`: the schema brought up to date, and a role for the services that owns nothing.
+"""`python -m services.retrieval.migrate`: updates the schema and creates the users of service and metrics exporter.
 
-    POSTGRES_MIGRATE_URL   who owns the schema and may make roles: used here, once, before the services start
-    POSTGRES_URL           how the services log in: its user is made here, with its password, where it is missing
-    POSTGRES_MONITOR_URL   how a metrics exporter logs in, where there is one: its user is made in the same way
+    POSTGRES_MIGRATE_URL   the owner of the schema, who may create roles; by default the user of POSTGRES_URL
+    POSTGRES_URL           the user of the services; created with its password if it is missing
+    POSTGRES_MONITOR_URL   the user of a metrics exporter, if set; created in the same way
 
-The password of each may stand in a file: POSTGRES_MIGRATE_PASSWORD_FILE, POSTGRES_PASSWORD_FILE,
-POSTGRES_MONITOR_PASSWORD_FILE.
+Each password may stand in a file instead: POSTGRES_MIGRATE_PASSWORD_FILE and so on. docs/architecture/data.md lists
+what each user may do. A second run only updates changed passwords.
 
-The user of POSTGRES_URL can become `weir_reader` and `weir_writer` in a transaction (locks.sql), inherits nothing of
-them, and can read which version the schema has. It is no superuser, is held by row-level security, creates neither
-roles nor databases, and owns nothing. The user of POSTGRES_MONITOR_URL reads the server's statistics (`pg_monitor`) and
-no document. A second run finds that all is there, and changes nothing but a changed password.
-
-Without POSTGRES_MIGRATE_URL the schema is brought up to date as the user of POSTGRES_URL, who then owns it.
-
-Exit status: 0 done; 1 it could not be done, with the reason; 2 wrong settings.
+Exit status: 0 done; 1 failed, with the reason; 2 wrong settings.
 """
 
 from __future__ import annotations
@@ -37,9 +30,9 @@ from services.runtime.settings import NO_LISTENER, load
 
 EXIT_FAILED = 1
 SCRAM_ITERATIONS = 4096  # PostgreSQL's own default
-LOGIN = "LOGIN NOINHERIT"  # whoever makes it may leave out the powers; a role that has any is refused below
+LOGIN = "LOGIN NOINHERIT"  # no attributes; a role that has any is rejected below
 
-# The names of roles and passwords cannot be parameters of such statements: PostgreSQL quotes them itself.
+# Role names and passwords cannot be parameters of these statements, so PostgreSQL quotes them.
 CREATE = f"SELECT format('CREATE ROLE %I {LOGIN} PASSWORD %L', $1::text, $2::text)"
 ALTER = f"SELECT format('ALTER ROLE %I {LOGIN} PASSWORD %L', $1::text, $2::text)"
 GRANT = f"SELECT format('GRANT {READER}, {WRITER} TO %I', $1::text)"
@@ -54,7 +47,7 @@ class MigrationFailed(Exception):
 
 
 async def prepare(owner_url: str, service_url: str, monitor_url: str = "", *, timeout_s: float) -> None:
-    """Bring the schema up to date as the owner, and let the other users in. Raises MigrationFailed."""
+    """Update the schema as the owner and create the other users. Raises MigrationFailed."""
     try:
         connection = await asyncpg.connect(owner_url, timeout=timeout_s)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -62,21 +55,21 @@ async def prepare(owner_url: str, service_url: str, monitor_url: str = "", *, ti
     try:
         async with asyncio.timeout(MIGRATE_WITHIN_S):
             await migrate(connection)
-            await _let_in(connection, owner_url, service_url, timeout_s)
+            await _create_service_user(connection, owner_url, service_url, timeout_s)
             if monitor_url:
-                await _let_monitor_in(connection, monitor_url, timeout_s)
+                await _create_monitor_user(connection, monitor_url, timeout_s)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
         raise MigrationFailed(f"the database cannot be brought up to date: {describe(error)}") from None
     finally:
         connection.terminate()
 
 
-async def _let_in(connection: Any, owner_url: str, service_url: str, timeout_s: float) -> None:
-    """The service's user, where it is not the owner."""
+async def _create_service_user(connection: Any, owner_url: str, service_url: str, timeout_s: float) -> None:
+    """Create the service's user, unless it is the owner. Raises MigrationFailed if it may do too much."""
     user = _credentials(service_url)[0]
     if user == _credentials(owner_url)[0]:
         return
-    await _make(connection, service_url, timeout_s)
+    await _ensure_login(connection, service_url, timeout_s)
     modern = await connection.fetchval("SELECT current_setting('server_version_num')::integer >= 160000")
     await _execute(connection, GRANT_FROM_16 if modern else GRANT, user)
     await _execute(connection, GRANT_VERSION, user)
@@ -84,16 +77,16 @@ async def _let_in(connection: Any, owner_url: str, service_url: str, timeout_s: 
         raise MigrationFailed(f"POSTGRES_URL: its user {user} {', '.join(found)}: name a user that may do less")
 
 
-async def _let_monitor_in(connection: Any, monitor_url: str, timeout_s: float) -> None:
-    """The user of a metrics exporter, who has what `pg_monitor` may read, and nothing else."""
-    await _make(connection, monitor_url, timeout_s)
+async def _create_monitor_user(connection: Any, monitor_url: str, timeout_s: float) -> None:
+    """Create the user of a metrics exporter, with the rights of `pg_monitor` only."""
+    await _ensure_login(connection, monitor_url, timeout_s)
     user = _credentials(monitor_url)[0]
     await _execute(connection, MONITOR_LOGIN, user)
     await _execute(connection, GRANT_STATISTICS, user)
 
 
-async def _make(connection: Any, url: str, timeout_s: float) -> None:
-    """This user with this password, where it cannot log in."""
+async def _ensure_login(connection: Any, url: str, timeout_s: float) -> None:
+    """Create the user, or set its password, unless it can log in."""
     user, password = _credentials(url)
     exists = await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", user)
     if not exists or not await _can_log_in(url, timeout_s):
@@ -119,9 +112,9 @@ def _credentials(url: str) -> tuple[str, str]:
 
 
 def scram(password: str) -> str:
-    """What PostgreSQL keeps of a password (RFC 5802), made here so that no log of the server can hold the password.
+    """The SCRAM-SHA-256 verifier of a password (RFC 5802), made here so that the server never logs the password.
 
-    Raises MigrationFailed for one that is empty or not ASCII, which would have to be normalised first (RFC 4013).
+    Raises MigrationFailed for a password that is empty or not printable ASCII, which RFC 4013 would have to normalise.
     """
     if not password or not (password.isascii() and password.isprintable()):
         raise MigrationFailed("POSTGRES_URL: give its user a password of printable ASCII characters")

@@ -2,15 +2,12 @@
 
     tokens -> word + position + type -> 6 x (attention, feed-forward; each added and normalised) -> mean -> unit length
 
-Others of its kind differ in numbers only: in layers, and in taking the first token's vector instead of the mean. What
-a folder holds, and whether it can be computed here, is read by `modelfolder.py`.
+Texts are packed, not padded: linear layers see the tokens of all texts as one matrix, and attention runs text by text.
+So there is no mask, and a batch costs no more than its tokens. `modelfolder.py` says which other models fit.
 
-Texts are packed, not padded: the linear layers see the tokens of all texts as one matrix, and only attention, which
-must not look across texts, goes text by text. So there is no mask, and a batch costs its tokens and nothing more.
-
-Exact to 1e-6 against float64 (a test holds it to that). GELU's erf is Abramowitz and Stegun 7.1.26, |error| <= 1.5e-7,
-about one unit in the last place of float32 at 1. Weights are mapped from the file: of the word table, half of
-the 90 MB, only the rows that occur in texts are ever read.
+Exact to 1e-6 against float64 (tested). GELU's erf is Abramowitz and Stegun 7.1.26, |error| <= 1.5e-7, about one unit in
+the last place of float32 at 1. Weights are memory-mapped: of the word table, half of the 90 MB, only rows that occur in
+texts are read.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ __all__ = ["DIMENSIONS", "MAX_TOKENS", "Floats", "MiniLM", "ModelUnusable", "fin
 
 USUAL = Shape(layers=6, heads=12, epsilon=1e-12, pooling="mean", max_tokens=MAX_TOKENS)  # all-MiniLM-L6-v2's
 GELU_ROWS = 32
-PACKED_TOKENS = 512  # most tokens in one pass, unless one text alone has more: bounds memory
+PACKED_TOKENS = 512  # max tokens in a pass, unless one text alone has more; bounds memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +55,10 @@ class _Layer:
 
 
 class MiniLM:
-    """The model: texts in, unit vectors out. Not for two threads at once."""
+    """The model: texts in, unit vectors out. One thread may tokenize while another embeds, but no more than that."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelUnusable, for a bundled model that is not as published as well."""
+        """Raises ModelUnusable, also for a bundled model that is not the published one."""
         bundled.check(folder)
         self._shape = shape_of(folder)
         self.name = name_of(folder)
@@ -72,26 +69,26 @@ class MiniLM:
         tensors = read_safetensors(mapped)
         self.fingerprint = _fingerprint(tensors, self._shape)
         try:
-            self._take(tensors)
+            self._load(tensors)
         except KeyError as error:
             raise ModelUnusable(f"EMBED_MODEL_PATH: the weights in {folder} lack {error.args[0]}") from None
-        mapped.madvise(mmap.MADV_DONTNEED)  # the layers are copied: give their pages of the file back
+        mapped.madvise(mmap.MADV_DONTNEED)  # the layers are copied: release their pages
 
-    def _take(self, tensors: dict[str, Floats]) -> None:
+    def _load(self, tensors: dict[str, Floats]) -> None:
         self._words = tensors["embeddings.word_embeddings.weight"]
         types = tensors["embeddings.token_type_embeddings.weight"]
-        self._places = tensors["embeddings.position_embeddings.weight"][: self._shape.max_tokens] + types[0]
+        self._positions = tensors["embeddings.position_embeddings.weight"][: self._shape.max_tokens] + types[0]
         self._norm = _pair(tensors, "embeddings.LayerNorm")
         self._layers = [_layer(tensors, f"encoder.layer.{i}") for i in range(self._shape.layers)]
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids as the model reads them: both ends marked, cut at what it reads."""
+        """The token ids that the model reads: special tokens at both ends, cut to the longest text it reads."""
         ids: list[int] = self._tokenizer.encode(text).ids
         max_tokens = self._shape.max_tokens
         return ids if len(ids) <= max_tokens else [*ids[: max_tokens - 1], ids[-1]]
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text, without the two marks and without a limit: what chunks are measured in."""
+        """The tokens of a text without special tokens and without a limit, by which chunks are measured."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
@@ -108,8 +105,8 @@ class MiniLM:
         ends = np.cumsum([len(ids) for ids in texts])
         spans = [slice(end - len(ids), end) for ids, end in zip(texts, ends.tolist(), strict=True)]
         ids = np.concatenate([np.asarray(text, np.intp) for text in texts])
-        places = np.concatenate([np.arange(len(text)) for text in texts])
-        x = _normalise(self._words[ids] + self._places[places], self._norm, self._epsilon)
+        positions = np.concatenate([np.arange(len(text)) for text in texts])
+        x = _normalise(self._words[ids] + self._positions[positions], self._norm, self._epsilon)
         for layer in self._layers:
             x = self._block(x, layer, spans)
         pooled = np.stack([_pool(x[span], self._shape) for span in spans])
@@ -127,7 +124,7 @@ class MiniLM:
 
 
 def packable(lengths: Sequence[int]) -> int:
-    """How many of these texts, from the first on, share a pass: at least one, and at most PACKED_TOKENS in all."""
+    """How many of these texts, from the first on, share a pass: at least one, at most PACKED_TOKENS tokens in all."""
     total = 0
     for position, length in enumerate(lengths):
         total += length
@@ -137,13 +134,12 @@ def packable(lengths: Sequence[int]) -> int:
 
 
 def _pool(x: Floats, shape: Shape) -> Floats:
-    """A text's vector of its tokens'."""
     pooled: Floats = x[0] if shape.pooling == "cls" else x.mean(axis=0)
     return pooled
 
 
 def _attend(qkv: Floats, heads: int) -> Floats:
-    """Scaled dot-product attention of one text over itself; its queries, keys and values side by side."""
+    """Scaled dot-product attention within one text; queries, keys and values are side by side."""
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     q, k, v = qkv.reshape(tokens, 3, heads, width // heads).transpose(1, 2, 0, 3)
     scores: Floats = (q @ k.transpose(0, 2, 1)) * np.float32(1 / math.sqrt(width // heads))
@@ -155,7 +151,7 @@ def _attend(qkv: Floats, heads: int) -> Floats:
 
 
 def gelu(x: Floats) -> Floats:
-    """x/2 * (1 + erf(x/sqrt 2)), in place; a few rows at a time, so that the steps find their numbers in the cache."""
+    """x/2 * (1 + erf(x/sqrt 2)), in place; a few rows at a time, which stay in the cache."""
     scratch = np.empty((3, min(GELU_ROWS, len(x)), x.shape[1]), np.float32)
     for first in range(0, len(x), GELU_ROWS):
         rows = x[first : first + GELU_ROWS]
@@ -217,7 +213,7 @@ def _pair(tensors: dict[str, Floats], name: str) -> tuple[Floats, Floats]:
 
 
 def _linear_pair(tensors: dict[str, Floats], name: str) -> tuple[Floats, Floats]:
-    """A linear layer's weights, turned: files hold (out, in), and BLAS is a quarter faster on (in, out), few rows."""
+    """A linear layer, transposed: files hold (out, in), and BLAS is a quarter faster on (in, out) with few rows."""
     weight, bias = _pair(tensors, name)
     return np.ascontiguousarray(weight.T), bias
 
@@ -233,9 +229,9 @@ def _tokenizer(folder: Path) -> Tokenizer:
 
 
 def _fingerprint(tensors: dict[str, Floats], shape: Shape) -> str:
-    """Tells models apart by their biases and norms: small, and any training moves them all.
+    """Identifies the model by its biases and norms: they are small, and any training changes them all.
 
-    Whatever else makes other vectors of the same weights has a part in it where it is not as usual.
+    The shape is included where it differs from all-MiniLM-L6-v2's, since it changes vectors as well.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):

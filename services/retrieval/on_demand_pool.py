@@ -1,12 +1,8 @@
-"""Connections for work that comes now and then: made when they are wanted, kept for a while, then given up.
+"""Connections for occasional writes: opened on demand and closed when idle (`idle_s`).
 
-PostgreSQL has few connections, and searches have the first call on them. So whoever writes now and then holds none in
-between, and makes none while `may_connect` says that others still lack theirs: it waits a moment for that, then is told
-`DatabaseDown`. (Searches never connect in a request; a document that is written can afford to, and its wait is
-bounded.)
-
-Bounds: at most `size` connections; at most `max_waiting` wait for one; `MAX_CONNECT_WAIT_S` for others' connections; an
-idle connection lives for `idle_s`.
+PostgreSQL has few connections and searches come first. So none is opened while `may_connect` is false because searches
+lack theirs: a caller then waits `MAX_CONNECT_WAIT_S`, and gets `DatabaseDown`. At most `size` connections are open, and
+at most `max_waiting` callers wait for one. A search never connects (`pool.py`); a write can afford to.
 """
 
 from __future__ import annotations
@@ -26,8 +22,6 @@ POLL_S = 0.02
 
 
 class ClosableConnection(Protocol):
-    """What is needed of one."""
-
     def is_closed(self) -> bool: ...
 
     def terminate(self) -> None: ...
@@ -37,7 +31,7 @@ C = TypeVar("C", bound=ClosableConnection)
 
 
 class OnDemandPool(Generic[C]):
-    """Connections made by `connect`, which raises when it cannot and takes a bounded time to find out."""
+    """Connections made by `connect`, which must raise within a bounded time if it fails."""
 
     def __init__(
         self,
@@ -59,11 +53,10 @@ class OnDemandPool(Generic[C]):
 
     @property
     def open(self) -> int:
-        """Connections that stand, idle or lent."""
         return len(self._idle) + len(self._in_use)
 
     async def take(self, deadline: float) -> C:
-        """A connection, until it is given back or discarded. Raises `PoolBusy` by the deadline, or `DatabaseDown`."""
+        """A connection, until `give_back` or `discard`. Raises `PoolBusy` by the deadline, or `DatabaseDown`."""
         await self._acquire_slot(deadline)
         try:
             connection = self._newest_idle() or await self._connected(deadline)
@@ -75,19 +68,19 @@ class OnDemandPool(Generic[C]):
         return connection
 
     def give_back(self, connection: C) -> None:
-        """It is sound: the next who wants one may have it for a while."""
+        """The connection is sound: keep it idle for a while."""
         if not self._release(connection) or connection.is_closed():
             return
         closing = asyncio.get_running_loop().call_later(self._idle_s, self._close_idle, connection)
         self._idle.append((connection, closing))
 
     def discard(self, connection: C) -> None:
-        """Nobody may use it again."""
+        """Close a connection that must not be used again."""
         connection.terminate()
         self._release(connection)
 
     def stop(self) -> None:
-        """Close everything, without waiting for the server's farewell."""
+        """Close all connections without waiting for the server's reply."""
         while self._idle:
             connection, closing = self._idle.pop()
             closing.cancel()
@@ -126,7 +119,7 @@ class OnDemandPool(Generic[C]):
         except asyncio.CancelledError:
             _abandon(connecting)
             raise
-        except Exception as error:  # refused, timed out, wrong password, no such database: all mean not now
+        except Exception as error:  # refused, timed out, wrong password, no such database
             raise DatabaseDown(describe(error)) from None
 
     async def _wait_until_allowed(self, deadline: float) -> None:
@@ -138,7 +131,7 @@ class OnDemandPool(Generic[C]):
             await asyncio.sleep(POLL_S)
 
     def _release(self, connection: C) -> bool:
-        """False for one that had been returned before."""
+        """False for a connection that was already returned."""
         if connection not in self._in_use:
             return False
         self._in_use.discard(connection)
@@ -150,11 +143,11 @@ class OnDemandPool(Generic[C]):
         connection.terminate()
 
     def __repr__(self) -> str:
-        return f"<Occasional {len(self._in_use)} lent, {len(self._idle)} idle, {self._waiting} waiting>"
+        return f"<OnDemandPool {len(self._in_use)} lent, {len(self._idle)} idle, {self._waiting} waiting>"
 
 
 def _abandon(connecting: asyncio.Task[C]) -> None:
-    """It may have been made all the same, at this very moment: then nobody will ask for it."""
+    """Cancel the attempt; if it succeeded at this very moment, close its connection."""
     connecting.cancel()
     connecting.add_done_callback(_terminate_unused)
 

@@ -1,19 +1,14 @@
-"""A few connections, held open by a keeper, lent for one query at a time.
+"""A few connections, kept open in the background and lent for one query at a time.
 
-A request never connects: connecting to a frozen server hangs, and to a full one fails slowly. The keeper connects in
-the background, one attempt at a time, with a growing and jittered pause while attempts fail, so the pool heals by
-itself when the server is back and a restarted server is not stampeded. With no connection at all, `take` says so at
-once; with all of them lent it waits in line, first come first served, until the deadline.
+A request never connects: that hangs on a frozen server and fails slowly on a full one. The keeper connects, one attempt
+at a time, with growing and jittered pauses after failures (`MAX_PAUSE_S`), so that a restarted server is not stampeded.
 
-Whoever says how long a query takes waits only as long as there is time for it afterwards: who could not be served in
-time is told so on arrival, and who no longer can be is passed over. Otherwise a line that is as long as everyone's
-patience lends its connections to none but those who have just run out of it.
+Without any connection `take` fails at once; with all of them lent, up to `max_waiting` callers queue. A caller that
+states its query's duration is rejected on arrival, or skipped in the queue, once the query could not finish in time.
+Otherwise a long queue would lend connections only to callers that are about to give up.
 
-A connection may come back with something left to end. The next in line takes it as it is; where there is none, it is
-settled in the background, and lies idle only after that.
-
-Bounds: at most `size` connections; at most `max_waiting` wait; a pause is at most `MAX_PAUSE_S`;
-a connection that does not settle within `SETTLE_WITHIN_S` is discarded.
+A connection may come back with a transaction to end. The next caller takes it as it is; if none waits, it is settled in
+the background, within `SETTLE_WITHIN_S`, before it becomes idle.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from services.retrieval.deadline import with_deadline
+from services.retrieval.deadline import cancel_and_wait, with_deadline
 from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
@@ -39,12 +34,10 @@ class DatabaseDown(Exception):
 
 
 class PoolBusy(Exception):
-    """Every connection is lent, and none came back in time."""
+    """All connections are lent, and none came back in time."""
 
 
 class PooledConnection(Protocol):
-    """What the pool needs of one."""
-
     def is_closed(self) -> bool: ...
 
     def terminate(self) -> None: ...
@@ -61,7 +54,7 @@ C = TypeVar("C", bound=PooledConnection)
 
 
 class ConnectionPool(Generic[C]):
-    """Connections made by `connect`, which raises when it cannot and takes a bounded time to find out."""
+    """Connections made by `connect`, which must raise within a bounded time if it fails."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[C]], *, size: int, max_waiting: int, log: Log, chance: random.Random
@@ -72,8 +65,8 @@ class ConnectionPool(Generic[C]):
         self._log = log
         self._chance = chance
         self._open: OrderedSet[C] = OrderedSet()
-        self._idle: dict[C, None] = {}  # the last one to come back is the last
-        self._waiting: deque[tuple[asyncio.Future[C], float]] = deque()  # and when it has to begin
+        self._idle: dict[C, None] = {}  # in order of return; the latest is lent first
+        self._waiting: deque[tuple[asyncio.Future[C], float]] = deque()  # with the time by which its query must begin
         self._settling: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._wanted = asyncio.Event()
         self._failures = 0
@@ -83,24 +76,20 @@ class ConnectionPool(Generic[C]):
 
     @property
     def open(self) -> int:
-        """Connections that stand, idle or lent."""
         return len(self._open)
 
     @property
     def in_use(self) -> int:
-        """Connections at work, those that settle included."""
+        """Connections that are lent or settling."""
         return len(self._open) - len(self._idle)
 
     def start(self) -> None:
-        """Begin to connect, and go on for as long as the pool lives."""
         self._wanted.set()
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="postgres-keeper")
 
     async def stop(self) -> None:
-        """Close everything, without waiting for the server's farewell."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        """Close all connections without waiting for the server's reply."""
+        await cancel_and_wait(self._keeper)
         for task in self._settling:
             task.cancel()
         leaving = list(self._open)
@@ -111,9 +100,10 @@ class ConnectionPool(Generic[C]):
             connection.terminate()
 
     async def take(self, deadline: float, needs_s: float = 0.0) -> C:
-        """A connection, until it is given back or discarded, for a query that takes `needs_s`.
+        """A connection, until `give_back` or `discard`, for a query that takes `needs_s` seconds.
 
-        Raises `DatabaseDown` at once, and `PoolBusy` at once where the line is too long, or else by the time to begin.
+        Raises `DatabaseDown` at once. Raises `PoolBusy` at once if the queue is too long, else when the query must have
+        begun.
         """
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -136,7 +126,7 @@ class ConnectionPool(Generic[C]):
             await asyncio.wait({waiter}, timeout=max(0.0, begin_by - loop.time()))
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.give_back(waiter.result())  # it was lent to someone who has just left
+                self.give_back(waiter.result())  # it was lent at this very moment
             waiter.cancel()
             raise
         if not waiter.done():
@@ -171,19 +161,19 @@ class ConnectionPool(Generic[C]):
     async def _settle(self, connection: C) -> None:
         try:
             await with_deadline(asyncio.get_running_loop().time() + SETTLE_WITHIN_S, connection.settle())
-        except Exception:  # late, lost, or an answer that is no answer: it cannot be trusted with another query
+        except Exception:  # late, lost or out of step: not safe for another query
             self.discard(connection)
         else:
             self.give_back(connection)
 
     def discard(self, connection: C) -> None:
-        """The query was not answered: nobody may use this connection again."""
+        """The query was not answered: close the connection."""
         connection.terminate()
         self._failures += 1
         self._forget(connection)
 
     def discard_idle(self) -> None:
-        """The server does not answer: those that lie idle are no better than the one that was tried."""
+        """The server does not answer: idle connections are no better than the one that was tried."""
         for connection in list(self._idle):
             self.discard(connection)
 
@@ -212,7 +202,7 @@ class ConnectionPool(Generic[C]):
             await asyncio.sleep(self._pause_s())
             try:
                 await self._add_one()
-            except Exception as error:  # a fault of ours: the next attempt must come all the same
+            except Exception as error:  # a fault of this code: go on with the next attempt
                 self._failures += 1
                 self._log.error("a new connection could not be lent", traceback=place_of(error))
 
@@ -225,7 +215,7 @@ class ConnectionPool(Generic[C]):
     async def _add_one(self) -> None:
         try:
             connection = await self._connect()
-        except Exception as error:  # refused, timed out, wrong password, no such database: all mean not yet
+        except Exception as error:  # refused, timed out, wrong password, no such database
             self._failures += 1
             if not self._open:
                 self._note(up=False, fault=describe(error))
@@ -236,7 +226,7 @@ class ConnectionPool(Generic[C]):
         self._note(up=True)
         self._failures, failures = 0, self._failures
         self.give_back(connection)
-        self._failures = failures  # only an answered query proves the server well
+        self._failures = failures  # only an answered query shows that the server works
 
     def __repr__(self) -> str:
         return f"<Pool {self.in_use} lent of {self.open}, at most {self._size}, {len(self._waiting)} wait>"

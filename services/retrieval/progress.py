@@ -1,4 +1,4 @@
-"""How an ingest tells how far it is: a bar for people, a line of JSON per step for programs, or only its result."""
+"""How an ingest reports its progress: a bar, a line of JSON for each step, or only the result."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ProgressStyle(StrEnum):
 
 @dataclass(slots=True)
 class IngestSummary:
-    """What an ingest did, in documents; `embedded` in chunks.
+    """The outcome of an ingest, in documents; `embedded` in chunks.
 
-    `completed` are those of which the text was in, and vectors of this model were not.
+    `completed`: documents whose text was stored and whose vectors of this model were missing.
     """
 
     tenant: str
@@ -51,16 +51,15 @@ class IngestSummary:
 
     @property
     def usable(self) -> int:
-        """Documents that are in, whether they were before or not."""
+        """Documents that are stored now."""
         return self.added + self.updated + self.unchanged + self.completed
 
     @property
     def total(self) -> int:
-        """Documents that there were to look at."""
+        """Documents that were found."""
         return self.usable + len(self.skipped)
 
     def sentence(self) -> str:
-        """The same for people."""
         if self.dry_run:
             added, updated, removed, embedded = "to add", "to update", "to remove", "to embed; nothing was written"
         else:
@@ -75,7 +74,7 @@ class IngestSummary:
 
 @dataclass(slots=True)
 class Reembedded:
-    """What became of the vectors: `embedded` by this model, `removed` of other models, and `left` to do, in chunks."""
+    """The outcome in chunks: `embedded` by this model, `removed` vectors of other models, `left` to do."""
 
     model: str
     dry_run: bool = False
@@ -89,16 +88,15 @@ class Reembedded:
 
     @property
     def usable(self) -> int:
-        """What was done, or would be."""
+        """Chunks that were done, or would be."""
         return self.embedded + self.removed
 
     @property
     def total(self) -> int:
-        """What there was to do."""
+        """Chunks that there were to do."""
         return self.usable + self.left
 
     def sentence(self) -> str:
-        """The same for people."""
         of = f"{self.model}: of {self.tenants} tenants"
         if self.dry_run:
             return f"{of}, {self.embedded} chunks to embed, {self.removed} vectors of other models to remove"
@@ -109,7 +107,7 @@ class Reembedded:
 
 
 class Reporter(Protocol):
-    """Told of every step; a context manager around the whole of it."""
+    """Receives every step. The whole run is in its context."""
 
     def __enter__(self) -> Reporter: ...
 
@@ -120,16 +118,16 @@ class Reporter(Protocol):
     def step(self, name: str, done: int, total: int) -> None: ...
 
     def change(self, change: str, doc_id: str, chunks: int) -> None:
-        """Of a dry run: a document that would be added, updated, embedded or removed, and the chunks to embed for it.
+        """Report what a dry run would do with a document: add, update, embed or remove, and the number of chunks to
+        embed.
 
-        When a corpus is embedded anew, a tenant stands in a document's place.
+        In a run that reembeds or forgets, `doc_id` is a tenant.
         """
 
     def finished(self, summary: IngestSummary | Reembedded) -> None: ...
 
 
 def reporter(shown: ProgressStyle) -> Reporter:
-    """The one that was asked for."""
     if shown is ProgressStyle.JSON:
         return JsonLines(sys.stdout.write, sys.stdout.flush)
     console = Console(stderr=True, highlight=False)
@@ -137,11 +135,10 @@ def reporter(shown: ProgressStyle) -> Reporter:
 
 
 class JsonLines:
-    """One object per line: `step`, `done`, `total`; the last one, `finished`, holds the summary.
+    """One object a line: `step`, `done`, `total`; the last step, `finished`, also holds the summary.
 
-    `read` counts files, `embed` KiB of them, `reembed` chunks, `remove` and `finished` documents, or chunks again.
-
-    A dry run has lines with `change`, `doc_id` and `chunks` as well.
+    Units: `read` files, `embed` KiB of files, `reembed` chunks, `remove` documents, `finished` documents or chunks. A
+    dry run also writes lines with `change`, `doc_id` and `chunks`.
     """
 
     def __init__(self, write: Callable[[str], object], flush: Callable[[], object]) -> None:
@@ -169,7 +166,7 @@ class JsonLines:
 
 
 class Bars:
-    """A bar per step on a live terminal, and a result in words on any."""
+    """A bar for each step on a live terminal, and the result in words."""
 
     def __init__(self, console: Console, *, live: bool) -> None:
         self._console = console

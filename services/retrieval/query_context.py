@@ -1,4 +1,4 @@
-"""What a retrieval carries with it: the question and its times, and what a run for it has found so far."""
+"""The state of one retrieval: the query with its deadlines, and what its shared run has found so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.retrieval.store import SearchResult
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """One question: what makes it the same as another, and when its answer is due."""
+    """One query with its cache key, parameters and deadlines. Times are seconds of the loop's clock."""
 
     request: RetrieveRequest
     key: CacheKey
@@ -26,21 +26,21 @@ class QueryContext:
     embed_by: float
     answer_by: float
     refresh: bool = False
-    """Something fresh is there, and is about to expire."""
+    """The cache holds a fresh entry, which is about to expire."""
 
     @property
     def variant(self) -> str:
-        """All that decides a result beside tenant, corpus, question and reach."""
+        """Everything that decides a result besides tenant, corpus version, query and search parameters."""
         return f"{self.key.hybrid:d} {self.key.model}"
 
     def takes(self, kept: CachedResult) -> bool:
-        """Whether this is fresh, young enough for this one, too, and was looked for as far."""
+        """Whether this result is fresh, younger than this query's TTL, and was searched as far."""
         return kept.fresh and kept.age_s < self.ttl_s and kept.params.covers(self.params)
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """How long something took, or has taken so far: whoever walks away can say where the time went."""
+    """A duration in seconds, readable while it still runs."""
 
     clock: Callable[[], float]
     began: float | None = None
@@ -57,7 +57,7 @@ class Stopwatch:
         return self.seconds_since(-math.inf)
 
     def seconds_since(self, joined: float) -> float:
-        """What of it was after that time: whoever joins late has not waited for all of it."""
+        """The part of the duration after `joined`: a late joiner has not waited for all of it."""
         if self.began is None:
             return 0.0
         return max(0.0, (self.clock() if self.ended is None else self.ended) - max(self.began, joined))
@@ -65,7 +65,7 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class SharedSearch:
-    """One embedding and one search, which many may wait for: what it found, or why it found nothing."""
+    """One run of embedding and search that many requests may wait for: its result, or why it has none."""
 
     embedding: Stopwatch
     search: Stopwatch

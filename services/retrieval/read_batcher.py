@@ -1,8 +1,8 @@
 """Batched reads of the cache (GET and PTTL, pipelined): concurrent readers share a round trip to Redis.
 
-A round trip is one request and one reply on one connection. With a round trip for each reader, a service at its limit
-has more readers than connections; the readers queue for connections, run out of time, and report Redis as slow. Here a
-batch forms only while all round trips are busy: as long as one is free, a reader gets it at once and alone.
+With a round trip for each reader, a busy service has more readers than connections. Readers would queue for
+connections, time out, and report Redis as slow. A batch forms only while all round trips are busy; a free one serves a
+reader at once and alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Embedding with another model what is in the database already, from the chunks' texts as they are stored.
+"""Embeds stored chunks with another model, from their texts in the database.
 
-Nothing is read, parsed or cut again, so it needs no files, and documents that were put over the API are embedded like
-any other. The old model's vectors stay, and services that run on it answer from them all the while.
-
-A page of chunks at a time, each in a transaction of its own: memory is bounded, and a run that was stopped goes on
-where it was. A document that is replaced meanwhile is read again; one that comes later is for the next run.
+It needs no files, so it covers documents from the API as well. The old model's vectors stay, and services with that
+model go on with them. Chunks are read in pages, each in its own transaction: memory is bounded, and a stopped run
+continues where it was. A document that is replaced meanwhile is read again; a new one is left for the next run.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.retrieval.files import Fault
-from services.retrieval.intake import Encoder
+from services.retrieval.minilm import MiniLM
 from services.retrieval.progress import Reembedded, Reporter
 from services.retrieval.vectors import Texts, Vectors, embedded_by_others, unembedded
 from services.retrieval.weights import Floats
@@ -26,10 +24,10 @@ ANOTHER_RUNS = "another ingest of this tenant is running: run this again after i
 
 
 class Completing:
-    """Embeds what one tenant's documents lack of one model."""
+    """Embeds the chunks of one tenant's documents that lack a vector of one model."""
 
-    def __init__(self, model: Encoder, vectors: Vectors, added: Callable[[int], None]) -> None:
-        """`added` is told of each few chunks that were embedded."""
+    def __init__(self, model: MiniLM, vectors: Vectors, added: Callable[[int], None]) -> None:
+        """`added` gets the number of chunks of each page that was embedded."""
         self._model = model
         self._vectors = vectors
         self._count_added = added
@@ -44,20 +42,19 @@ class Completing:
             self._count_added(added)
 
     async def finish(self) -> None:
-        """Once for all of them: a service that searched too early must not keep what it found."""
+        """Raise the corpus version once, so that no service keeps results from before."""
         if self._added:
             self._added = 0
             await self._vectors.advance()
 
     def _embed(self, texts: Texts) -> Floats:
-        """Elsewhere than on the loop."""
         return self._model.embed([self._model.tokenize(text) for text in texts.texts])
 
 
 async def reembed(
-    connection: Any, model: Encoder, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
+    connection: Any, model: MiniLM, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
 ) -> None:
-    """Embed what these tenants, or all, have that this model has not embedded."""
+    """Embed all chunks of these tenants, or of all, that this model has not embedded."""
     lacking = await unembedded(connection, model.fingerprint)
     chosen = {tenant: number for tenant, number in lacking.items() if tenants is None or tenant in tenants}
     total = sum(chosen.values())
@@ -74,7 +71,7 @@ async def reembed(
 
 
 async def _one_tenant(
-    connection: Any, model: Encoder, tenant: str, total: int, summary: Reembedded, report: Reporter
+    connection: Any, model: MiniLM, tenant: str, total: int, summary: Reembedded, report: Reporter
 ) -> None:
     corpus = Corpus(connection, tenant)
     if not await corpus.lock():
@@ -101,9 +98,9 @@ async def _one_tenant(
 
 
 async def forget_others(
-    connection: Any, model: Encoder, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
+    connection: Any, model: MiniLM, tenants: Sequence[str] | None, summary: Reembedded, report: Reporter
 ) -> None:
-    """Remove what other models made of chunks that this one has embedded; nothing else."""
+    """Remove vectors of other models, only of chunks that this model has embedded."""
     others = await embedded_by_others(connection, model.fingerprint)
     for tenant, number in others.items():
         if tenants is not None and tenant not in tenants:

@@ -1,24 +1,24 @@
--- Documents, their chunks, and how new a tenant's corpus is. Every row carries its tenant, every key begins with it.
--- Run under an advisory lock, and only when the database's schema is older than this file: see database.py. Every
--- statement may meet its own result, since the same file makes a database and brings an older one up to date.
+-- Documents, their chunks, and each tenant's corpus version. Every row carries its tenant, every key begins with it.
+-- database.py runs this under an advisory lock if the schema is older. The same file creates a database and updates an
+-- older one, so every statement must be repeatable.
 
 CREATE EXTENSION IF NOT EXISTS vector;
 
--- One row: which of these files the database has seen.
+-- One row: the version of these files that the database has.
 CREATE TABLE IF NOT EXISTS weir_schema (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     version  integer NOT NULL
 );
 
--- `version` grows with every change of the tenant's documents. It is the time of the change in milliseconds, or one
--- more than before: a database that was wiped and filled again never repeats a version that a cache may remember.
+-- `version` grows with every change of the tenant's documents: the time of the change in milliseconds, or one more than
+-- before. So a database that was wiped and filled again never repeats a version that a cache may hold.
 CREATE TABLE IF NOT EXISTS corpora (
     tenant  text   PRIMARY KEY CHECK (length(tenant) BETWEEN 1 AND 128),
     version bigint NOT NULL
 );
 
--- How many chunks the tenant has: what a search of them costs is known before it is made. How many documents, and bytes
--- of text in its chunks: what its quota bounds. All three are kept by triggers, below.
+-- The number of chunks decides how the tenant is searched; documents and bytes of text are bounded by its quota. The
+-- triggers below maintain all three.
 ALTER TABLE corpora ADD COLUMN IF NOT EXISTS chunks bigint NOT NULL DEFAULT 0;
 ALTER TABLE corpora ADD COLUMN IF NOT EXISTS documents bigint NOT NULL DEFAULT 0;
 ALTER TABLE corpora ADD COLUMN IF NOT EXISTS bytes bigint NOT NULL DEFAULT 0;
@@ -44,10 +44,9 @@ CREATE TABLE IF NOT EXISTS chunks (
     FOREIGN KEY (tenant, doc_id) REFERENCES documents ON DELETE CASCADE
 );
 
--- What a model made of a chunk. Two models may have their vectors side by side: a service finds those of its own only,
--- so that a corpus can be embedded anew while it is searched. The primary key is also the index by which an exact
--- search finds one tenant's rows and nobody else's. Numbers of half precision: half the size, and docs/results/recall.md
--- says what they cost.
+-- Vectors by model. A service searches those of its own model only, so a corpus can be embedded with another one while
+-- it is searched. The primary key is also the index of an exact search. Half precision halves the size;
+-- docs/results/recall.md gives the cost.
 CREATE TABLE IF NOT EXISTS vectors (
     tenant    text         NOT NULL,
     doc_id    text         NOT NULL,
@@ -58,11 +57,11 @@ CREATE TABLE IF NOT EXISTS vectors (
     FOREIGN KEY (tenant, doc_id, ordinal) REFERENCES chunks ON DELETE CASCADE
 );
 
--- An exact search reads every vector of a tenant: keep them in the row.
+-- An exact search reads every vector of a tenant, so vectors are stored in the row.
 ALTER TABLE vectors ALTER COLUMN embedding SET STORAGE PLAIN;
 
--- Until version 4 a chunk's vector stood beside its text, and only one model was ever there: all-MiniLM-L6-v2, which is
--- named by the digest of its weights. Its owner may see all rows for that moment: see locks.sql.
+-- Before version 4 a chunk's vector stood beside its text, always of all-MiniLM-L6-v2, here by the fingerprint of its
+-- weights. NO FORCE lets the owner see all rows meanwhile (locks.sql).
 ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE vectors NO FORCE ROW LEVEL SECURITY;
 DO $$
@@ -75,14 +74,13 @@ BEGIN
 END
 $$;
 
--- The graph through which big tenants are searched: among all tenants' chunks, so small ones pay for it when they write.
--- Making it for a database that has chunks takes minutes, once. In parallel it would need shared memory, of which
--- containers have little.
+-- The graph for big tenants. It holds the chunks of all tenants, so small ones pay for it when they write. Building it
+-- over existing chunks takes minutes, once. A parallel build would need shared memory, of which containers have little.
 SET LOCAL maintenance_work_mem = '256MB';
 SET LOCAL max_parallel_maintenance_workers = 0;
 CREATE INDEX IF NOT EXISTS vectors_by_distance ON vectors USING hnsw (embedding halfvec_cosine_ops);
 
--- Once for each statement, not for each row: a document's chunks come and go in one.
+-- Per statement, not per row: one statement adds or removes all chunks of a document.
 CREATE OR REPLACE FUNCTION weir_count_chunks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
@@ -116,7 +114,7 @@ CREATE OR REPLACE TRIGGER documents_added AFTER INSERT ON documents
 CREATE OR REPLACE TRIGGER documents_removed AFTER DELETE ON documents
     REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_documents();
 
--- For a database that had chunks and documents before it counted them.
+-- For databases older than these counts.
 ALTER TABLE corpora NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE documents NO FORCE ROW LEVEL SECURITY;
 UPDATE corpora SET

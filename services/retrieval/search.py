@@ -1,26 +1,14 @@
-"""A retrieval, read forward: cache, embed, search; and when that does not come in time, what is kept, or nothing.
+"""One retrieval, step by step: cache, embed, search, and a fallback when the budget is spent.
 
     0 ms                     embed_by                answer_by   budget
     |-- cache --|--- embed ---|--------- search ---------|---reserve---|
-     <= quarter                 as long as it has taken     the fallback, already in hand
+     <= quarter                  its expected duration     to write the answer
 
-The first of these that can be had is the answer:
+docs/architecture/retrieval.md holds the limits and the order of sources (cache, semantic, db, stale, none). The
+fallback is read first, so it costs no time at the end, and a late call is abandoned.
 
-    cache      a fresh result of the very same question
-    semantic   a fresh result of a question so near that it asks the same; needs the vector, and saves the search
-    db         a search, shared by all who ask the same at this moment
-    stale      an old result of the same question, or else of one so near, when the search falls short
-    none       nothing, and the reason
-
-A few rules keep the budget. The fallback is fetched first, so it needs no time at the end; a reserve is kept all the
-same, for the answer to be written and for a loop that is late. Whatever is late is left behind, never waited for. What
-is known to be down is not tried. And a vector is asked for by the time at which a search can still be done with it.
-
-Embedding and search are one run, led by the first who asks and bounded by that one's time. Whoever shares it and has
-more time than the leader had is not bound by the leader's haste: there is another run.
-
-Less effort and fewer passages may be asked for (`search_params.py`). What looked at least as far serves, kept or under
-way; what did not is a fallback.
+Embedding and search are one shared run, limited by the deadline of the request that started it; a request with more
+time may start another. A result or a run serves a request only if it searched at least as far (`search_params.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +16,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest, Source
-from services.retrieval.cache import CachedResult, CacheKey
+from services.retrieval.cache import Cache, CachedResult, CacheKey
 from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
 from services.retrieval.embedding_batcher import LatencyEstimate
@@ -41,66 +28,17 @@ from services.retrieval.minilm import Floats
 from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.query_context import QueryContext, SharedSearch, Stopwatch
 from services.retrieval.search_params import SearchParams
-from services.retrieval.store import PassageSearch, SearchFailed, SearchResult
+from services.retrieval.semantic import Semantic
+from services.retrieval.store import SearchFailed, SearchResult, Store
 
-SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
+SEARCH_SHARE = 0.25  # max share of the budget kept for the search; with more, slow searches might never be tried again
 RESERVE_SHARE = 0.1
 MAX_RESERVE_S = 0.005
-MAX_SHARED = 4096  # different questions that are shared at a time
-MAX_REFRESHES = 4  # at a time: they take turns from those who have nothing fresh
+MAX_SHARED = 4096  # shared runs at a time
+MAX_REFRESHES = 4  # at a time: they compete with queries that have no fresh result
 
 
-class SearchStore(PassageSearch, Protocol):
-    """The store, as a retrieval sees it."""
-
-    @property
-    def up(self) -> bool: ...
-
-    def corpus_version(self, tenant: str) -> int | None: ...
-
-
-class ResultCache(Protocol):
-    """The cache, as a retrieval sees it."""
-
-    async def get(
-        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
-    ) -> CachedResult | None: ...
-
-    def put(
-        self,
-        key: CacheKey,
-        results: list[Passage],
-        *,
-        params: SearchParams,
-        version: int,
-        ttl_s: float,
-        cost_s: float = 0.0,
-    ) -> None: ...
-
-
-class SimilarResults(Protocol):
-    """Results of earlier questions, found by what they mean: of this tenant, corpus version and parameters alone."""
-
-    def nearest(
-        self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams
-    ) -> CachedResult | None: ...
-
-    def keep(
-        self,
-        tenant: str,
-        *,
-        version: int,
-        variant: str,
-        query: str,
-        vector: Floats,
-        results: list[Passage],
-        params: SearchParams,
-        ttl_s: float,
-    ) -> bool: ...
-
-
-# Why a fresh result cannot be had, in the words of the reply and of the metric. `embed_ms` and `search_ms` say where
-# a spent budget went.
+# Why there is no fresh result, as the reply and the metric name it. `embed_ms` and `search_ms` say where the time went.
 SHORTFALLS: dict[type[Exception], str] = {
     DeadlineExceeded: "budget_spent",
     DatabaseDown: "postgres_down",
@@ -111,24 +49,23 @@ SHORTFALLS: dict[type[Exception], str] = {
     EmbedderFailed: "embedder_failed",
 }
 
-
-# With more time, these might not have happened.
+# More time might have avoided these.
 TIME_SHORTFALLS = (DeadlineExceeded, EmbedderBusy)
 
 
 class Retrieval:
-    """`budget_s` and `ttl_s` are upper bounds; a request may ask for less of either."""
+    """Answers retrievals. `budget_s` and `ttl_s` are upper bounds in seconds; a request may lower either."""
 
     def __init__(
         self,
         *,
         embedder: Embedder,
-        store: SearchStore,
-        cache: ResultCache,
+        store: Store,
+        cache: Cache,
         metrics: RetrievalMetrics,
         budget_s: float,
         ttl_s: float,
-        similar: SimilarResults | None = None,
+        similar: Semantic | None = None,
     ) -> None:
         self._embedder = embedder
         self._store = store
@@ -142,7 +79,7 @@ class Retrieval:
         self._refreshing: set[asyncio.Task[SharedSearch]] = set()
 
     async def retrieve(self, request: RetrieveRequest) -> RetrieveReply:
-        """Passages for a query, within its budget, with their source and, where that is not `db`, the reason."""
+        """The passages for a query within its budget, with their source and, unless that is `db`, the reason."""
         budget_s = min(request.budget_ms / 1000, self._budget_s)
         query = self._context(request, budget_s)
         kept = await self._cache.get(
@@ -180,14 +117,14 @@ class Retrieval:
         )
 
     def _refresh(self, query: QueryContext) -> None:
-        """Search anew, in the background and within the same budget, for something that is about to expire."""
+        """Search again in the background, within the same budget, because the entry is about to expire."""
         if len(self._refreshing) < MAX_REFRESHES:
             task = asyncio.get_running_loop().create_task(self._shared(query), name="refresh")
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
 
     async def _shared(self, query: QueryContext) -> SharedSearch:
-        """The run of those who ask the same, led or joined; what there is of it when the time is up."""
+        """Join or start the shared run of this query. When the time is up, return what the run has so far."""
         clock = asyncio.get_running_loop().time
         while True:
             mine = SharedSearch(Stopwatch(clock), Stopwatch(clock))
@@ -208,7 +145,7 @@ class Retrieval:
                 return run
 
     async def _run(self, query: QueryContext, run: SharedSearch) -> SharedSearch:
-        """Embed, look for a like question, search, keep. How it falls short is a result, for all who wait."""
+        """Embed, look for a similar question, search, store. A shortfall is a result for all waiters, no exception."""
         try:
             vector = await self._embed(query, run)
             run.near = self._nearest(query, vector)
@@ -221,7 +158,7 @@ class Retrieval:
 
     async def _embed(self, query: QueryContext, run: SharedSearch) -> Floats:
         if not self._store.up and self._similar is None:
-            raise DatabaseDown  # a vector would be of no use
+            raise DatabaseDown  # nothing could use the vector
         with run.embedding:
             embedded = await with_deadline(
                 query.answer_by, self._embedder.embed([query.request.query], due=query.embed_by)
@@ -253,7 +190,7 @@ class Retrieval:
         return found
 
     def _keep(self, query: QueryContext, run: SharedSearch, vector: Floats, found: SearchResult) -> None:
-        """For the next who ask this, or nearly this. A tenant without a corpus has nothing to keep."""
+        """Store the result for later requests. Without a corpus there is no version to store it under."""
         version, request = found.corpus_version, query.request
         if version is None:
             return

@@ -1,18 +1,10 @@
-"""The semantic cache: the results of the nearest question that was asked before, if it is near enough to be the same.
+"""The semantic cache: the results of the nearest earlier question, if its cosine reaches the threshold.
 
-Questions are unit vectors, so the cosine of all that are kept with a new one is a single product of a matrix and a
-vector. Whether the nearest has the same answer is a guess, and the threshold is the whole of it: it is measured on
-questions that look alike (`python -m loadtests.bench semantic`), and 0 turns the cache off.
-
-What may never mix is kept apart twice. A tenant has a shelf of its own, of one corpus version; on it only questions
-asked with the same parameters are compared; and what is found carries tenant, version and parameters, and is checked
-against what was asked for before it is handed out. A newer corpus version clears the shelf. How far was looked for a
-result is no parameter (`search_params.py`): one that was found with as much effort and as deep as is asked for comes
-first, and where none is near enough, another may still be a fallback.
-
-It lives in the process that uses it and is not shared between replicas: comparing a thousand questions here costs less
-than asking Redis for anything. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant
-the least recently used question goes first; when it is bytes in all that are spent, the least recently used tenant.
+docs/decisions/032-the-semantic-cache-and-its-threshold.md holds the threshold (0 turns the cache off), the bounds and
+the evictions. Vectors have unit length, so one product of a matrix and a vector gives the cosines of all questions. A
+tenant's matrix is of one corpus version, and a newer version replaces it. Only questions with equal parameters are
+compared, and tenant, version and parameters are checked again before a result is used. Effort and depth are not among
+them (`search_params.py`): a result that covers the request's is preferred, another may be a fallback.
 """
 
 from __future__ import annotations
@@ -29,10 +21,10 @@ from services.retrieval.cache import CachedResult
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search_params import SearchParams
 
-TENANT_SHARE = 0.25  # of all bytes: what one tenant may hold at most
-LARGEST_SHARE = 0.25  # of a tenant's bytes: what one entry may hold at most
+TENANT_SHARE = 0.25  # of all bytes: the maximum of one tenant
+LARGEST_SHARE = 0.25  # of a tenant's bytes: the maximum of one entry
 ROW_BYTES = DIMENSIONS * 4
-ENTRY_BYTES = 1_024  # what Python keeps around an entry
+ENTRY_BYTES = 1_024  # overhead of an entry's Python objects
 FIRST_ROWS = 16
 EMPTY = -1  # no string has this hash
 UNLIKE = -2.0  # below any cosine
@@ -40,7 +32,7 @@ UNLIKE = -2.0  # below any cosine
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A question that was answered. Fresh until `fresh_until`, a fallback until `kept_until`."""
+    """An answered question: fresh until `fresh_until`, a fallback until `kept_until`."""
 
     tenant: str
     version: int
@@ -54,7 +46,7 @@ class _Entry:
     bytes: int
 
 
-class _Shelf:
+class _TenantIndex:
     """One tenant's questions of one corpus version: row `i` of the matrix is the vector of `entries[i]`."""
 
     def __init__(self, version: int, max_entries: int) -> None:
@@ -62,10 +54,10 @@ class _Shelf:
         self.entry_bytes = 0
         self._max_entries = max_entries
         self._vectors: Floats = np.zeros((min(FIRST_ROWS, max_entries), DIMENSIONS), np.float32)
-        self._group = np.full(len(self._vectors), EMPTY, np.int64)  # the hash of a row's parameters
-        self._params = np.zeros((len(self._vectors), 2), np.float64)  # of a row: its effort and its depth
+        self._variants = np.full(len(self._vectors), EMPTY, np.int64)  # hash of a row's variant
+        self._params = np.zeros((len(self._vectors), 2), np.float64)  # a row's effort and depth
         self._entries: dict[int, _Entry] = {}
-        self._rows: OrderedDict[tuple[str, str], int] = OrderedDict()  # by use, the least recent first
+        self._rows: OrderedDict[tuple[str, str], int] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,10 +67,10 @@ class _Shelf:
         return self.entry_bytes + len(self._vectors) * ROW_BYTES
 
     def nearest(self, variant: str, vector: Floats, params: SearchParams, threshold: float) -> _Entry | None:
-        """The entry with these parameters whose vector has the greatest cosine with `vector`, of all whose cosine is
-        at least `threshold`; where there are any, of those that cover `search_params`.
+        """The entry of this variant with the greatest cosine from `threshold` on; one that covers `params` is
+        preferred.
         """
-        cosines = np.where(self._group == hash(variant), self._vectors @ vector, UNLIKE)
+        cosines = np.where(self._variants == hash(variant), self._vectors @ vector, UNLIKE)
         row = int(np.argmax(cosines))
         if cosines[row] < threshold:
             return None
@@ -90,7 +82,6 @@ class _Shelf:
         return self._entries[row] if covering[row] >= threshold else nearest
 
     def held(self, entry: _Entry) -> _Entry | None:
-        """What is kept for the same question."""
         row = self._rows.get((entry.variant, entry.query))
         return None if row is None else self._entries[row]
 
@@ -98,13 +89,13 @@ class _Shelf:
         self._rows.move_to_end((entry.variant, entry.query))
 
     def put(self, entry: _Entry, vector: Floats) -> None:
-        """Keep it in place of the same question, in a free row, or in place of the least recently used."""
+        """Replace the entry of the same question, else use a free row, else replace the least recently used entry."""
         self.drop(entry)
         if len(self) == self._max_entries:
             self.drop_oldest()
         row = self._free_row()
         self._vectors[row] = vector
-        self._group[row] = hash(entry.variant)
+        self._variants[row] = hash(entry.variant)
         self._params[row] = entry.params
         self._entries[row] = entry
         self._rows[entry.variant, entry.query] = row
@@ -117,22 +108,22 @@ class _Shelf:
         row = self._rows.pop((entry.variant, entry.query), None)
         if row is not None:
             self.entry_bytes -= self._entries.pop(row).bytes
-            self._group[row] = EMPTY
+            self._variants[row] = EMPTY
 
     def _free_row(self) -> int:
-        free = np.flatnonzero(self._group == EMPTY)
+        free = np.flatnonzero(self._variants == EMPTY)
         if len(free):
             return int(free[0])
         rows = len(self._vectors)
         more = min(rows, self._max_entries - rows)
         self._vectors = np.vstack([self._vectors, np.zeros((more, DIMENSIONS), np.float32)])
-        self._group = np.append(self._group, np.full(more, EMPTY))
+        self._variants = np.append(self._variants, np.full(more, EMPTY))
         self._params = np.vstack([self._params, np.zeros((more, 2))])
         return rows
 
 
 class Semantic:
-    """Kept results by nearness of the question. Synchronous: it never leaves the process."""
+    """Results by similarity of the question. Synchronous: it never leaves the process."""
 
     def __init__(
         self,
@@ -149,41 +140,38 @@ class Semantic:
         self._max_bytes = max_bytes
         self._tenant_bytes = int(max_bytes * TENANT_SHARE)
         self._clock = clock
-        self._shelves: OrderedDict[str, _Shelf] = OrderedDict()  # by use, the least recent first
+        self._indexes: OrderedDict[str, _TenantIndex] = OrderedDict()  # least recently used first
         self._bytes = 0
 
     @property
     def on(self) -> bool:
-        """There is a threshold; without one, nothing is kept or found."""
         return self._threshold > 0
 
     @property
     def entries(self) -> int:
-        return sum(len(shelf) for shelf in self._shelves.values())
+        return sum(len(index) for index in self._indexes.values())
 
     @property
     def bytes(self) -> int:
-        """What is held: vectors, free rows included, and results."""
+        """Bytes in use: vectors, free rows included, and results."""
         return self._bytes
 
     def nearest(
         self, tenant: str, *, version: int | None, variant: str, vector: Floats, params: SearchParams
     ) -> CachedResult | None:
-        """The results of the nearest question at or above the threshold; not fresh once its time to live is over, or
-        where it was not looked as far as `search_params`.
-        """
-        shelf = self._shelves.get(tenant)
+        """The results of the nearest question; not fresh once its TTL is over or where it does not cover `params`."""
+        index = self._indexes.get(tenant)
         unit = _unit(vector)
-        if not self.on or shelf is None or unit is None or shelf.version != version:
+        if not self.on or index is None or unit is None or index.version != version:
             return None
-        entry = shelf.nearest(variant, unit, params, self._threshold)
+        entry = index.nearest(variant, unit, params, self._threshold)
         now = self._clock()
         if entry is None or now >= entry.kept_until:
             return None
         if (entry.tenant, entry.version, entry.variant) != (tenant, version, variant):
             return None
-        shelf.use(entry)
-        self._shelves.move_to_end(tenant)
+        index.use(entry)
+        self._indexes.move_to_end(tenant)
         fresh = now < entry.fresh_until and entry.params.covers(params)
         return CachedResult(entry.results, entry.params, now - entry.kept_at, fresh)
 
@@ -199,8 +187,10 @@ class Semantic:
         params: SearchParams,
         ttl_s: float,
     ) -> bool:
-        """Keep a whole, unerrored result, and say whether it is kept. One of an older corpus version than the newest
-        seen is too late, and one that took less effort than what is fresh gives way to it.
+        """Store a complete result; False if it was not stored.
+
+        A result of an older corpus version than the newest seen is not stored, nor one found with less effort than a
+        fresh entry.
         """
         unit = _unit(vector)
         if not self.on or unit is None or not results or ttl_s <= 0:
@@ -208,29 +198,29 @@ class Semantic:
         now, held_bytes = self._clock(), ENTRY_BYTES + _bytes_of(query, variant, results)
         until = (now + ttl_s, now + ttl_s + self._stale_s)
         entry = _Entry(tenant, version, variant, query, results, params, now, *until, held_bytes)
-        shelf = self._shelves.get(tenant)
-        if held_bytes > self._tenant_bytes * LARGEST_SHARE or (shelf is not None and shelf.version > version):
+        index = self._indexes.get(tenant)
+        if held_bytes > self._tenant_bytes * LARGEST_SHARE or (index is not None and index.version > version):
             return False
-        if shelf is not None and shelf.version == version and self._is_fuller(shelf.held(entry), entry):
+        if index is not None and index.version == version and self._has_more_effort(index.held(entry), entry):
             return False
-        self._bytes -= 0 if shelf is None else shelf.bytes
-        if shelf is None or shelf.version < version:
-            shelf = self._shelves[tenant] = _Shelf(version, self._tenant_entries)
-        shelf.put(entry, unit)
-        while shelf.bytes > self._tenant_bytes and len(shelf):
-            shelf.drop_oldest()
-        self._bytes += shelf.bytes
-        self._shelves.move_to_end(tenant)
+        self._bytes -= 0 if index is None else index.bytes
+        if index is None or index.version < version:
+            index = self._indexes[tenant] = _TenantIndex(version, self._tenant_entries)
+        index.put(entry, unit)
+        while index.bytes > self._tenant_bytes and len(index):
+            index.drop_oldest()
+        self._bytes += index.bytes
+        self._indexes.move_to_end(tenant)
         while self._bytes > self._max_bytes:
-            self._bytes -= self._shelves.popitem(last=False)[1].bytes
+            self._bytes -= self._indexes.popitem(last=False)[1].bytes
         return True
 
-    def _is_fuller(self, held: _Entry | None, than: _Entry) -> bool:
+    def _has_more_effort(self, held: _Entry | None, than: _Entry) -> bool:
         return held is not None and held.fresh_until > self._clock() and held.params.effort > than.params.effort
 
 
 def _unit(vector: Floats) -> Floats | None:
-    """The vector at length one, or None if it has no direction."""
+    """The vector at length one; None if it has no direction."""
     flat: np.ndarray[Any, np.dtype[np.float32]] = np.asarray(vector, np.float32).reshape(-1)
     length = float(np.linalg.norm(flat))
     if flat.shape != (DIMENSIONS,) or not np.isfinite(length) or length == 0.0:
@@ -239,6 +229,6 @@ def _unit(vector: Floats) -> Floats | None:
 
 
 def _bytes_of(query: str, variant: str, results: list[Passage]) -> int:
-    """Characters at the four bytes that the widest take: an upper bound."""
+    """An upper bound: four bytes for each character."""
     characters = sum(len(each.text) + len(each.chunk_id) + len(each.doc_id) + 64 for each in results)
     return 4 * (len(query) + len(variant) + characters)

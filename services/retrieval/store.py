@@ -1,29 +1,24 @@
-"""All SQL that reads: the search, and how new each tenant's corpus is. (What writes is in `writing.py`.)
+"""The store's reads: the search, and the version and size of each tenant's corpus. (`writing.py` writes.)
 
-A small tenant is searched exactly, a big one through a graph; how, and from what size on, is in `nearest.py`. Where the
-graph finds too few, the search is made again, exactly: as many rows as were asked for, if the tenant has them. What
-has the query's words is found in the same statement, and one ranking is made of both: see `nearest.py`, `words.sql`.
+A graph search that finds too few rows is repeated exactly (`nearest.py`). A query has two limits: the caller returns at
+its deadline, and the server stops at `statement_timeout`, the remaining time, which leaves a sound connection. A server
+still silent `GRACE_S` later counts as frozen, and its connection is terminated without the driver's cleanup.
 
-A query has two bounds. The caller walks away at its deadline. The server stops by `statement_timeout`, the remaining
-budget, and its refusal to go on hands back a sound connection: a server that is merely slow causes no reconnecting.
-One that does not even say that, within `GRACE_S`, is taken for frozen, and the connection is terminated without
-waiting for the driver's clean-up.
-
-Corpus versions and sizes are read once a second, all of them in one query, so that a cached result is compared with the
-newest version without asking: after an ingest a cached result may be served for about a second more.
+Corpus versions and sizes are read once a second in one query, so that cached results are checked without a query. They
+may be about a second behind an ingest.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import asyncpg
 
 from services.contracts.search import Passage
 from services.retrieval.database import NO_TENANT, Session
-from services.retrieval.deadline import DeadlineExceeded, wait_until
+from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, wait_until
 from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, SearchStatement, choose_index
@@ -40,9 +35,9 @@ CORPORA = SearchStatement("SELECT tenant, version, chunks FROM weir_corpora($1)"
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found, best first, and the corpus it was found in; version None: an empty one.
+    """The passages, best first, and their corpus version; None for an empty corpus.
 
-    `effort` is the share of the usual effort that decided it: an exact search by meaning alone has no use for less.
+    `effort` is what the search used; an exact search that left nothing out counts as full effort.
     """
 
     passages: list[Passage]
@@ -52,7 +47,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """A search: the way that was chosen, the one that misses nothing, and what either takes."""
+    """A search: the chosen statement, the exact one that repeats it, and the arguments of both."""
 
     chosen: SearchStatement
     exactly: SearchStatement
@@ -64,26 +59,10 @@ class SearchFailed(Exception):
     """The database answered with an error."""
 
 
-class PassageSearch(Protocol):
-    """What finds passages: the store, to those who ask it."""
-
-    async def search(
-        self,
-        tenant: str,
-        vector: Floats,
-        top_k: int,
-        deadline: float,
-        *,
-        model: str,
-        query: str = "",
-        effort: float = 1.0,
-    ) -> SearchResult: ...
-
-
 class Store:
-    """Searches over a pool of sessions, and the newest corpus version seen of each tenant.
+    """Searches over a pool of sessions, and the newest known corpus version of each tenant.
 
-    A tenant with more than `exact_up_to` chunks is searched through the graph, unless its share of all is small.
+    A tenant with more than `exact_up_to` chunks is searched through the graph, unless its share of all chunks is small.
     """
 
     def __init__(self, pool: ConnectionPool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
@@ -93,39 +72,36 @@ class Store:
         self._versions: dict[str, int] = {}
         self._chunks: dict[str, int] = {}
         self._all_chunks = 0
-        self._takes_s = LatencyEstimate()  # of a search that has its session
+        self._takes_s = LatencyEstimate()  # of a search, without the wait for its session
         self._queries: set[asyncio.Task[list[Any]]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.reached = False
 
     @property
     def up(self) -> bool:
-        """There is a connection, as far as anyone knows."""
+        """The pool has a connection."""
         return self._pool.open > 0
 
     @property
     def fault(self) -> str | None:
-        """Why there is none."""
+        """Why there is no connection, once an attempt has failed."""
         return self._pool.fault
 
     def corpus_version(self, tenant: str) -> int | None:
-        """The newest one seen, at most about a second old while the database is up; None: none was ever seen."""
+        """The newest known version, about a second old at most while the database is up; None: none is known."""
         return self._versions.get(tenant)
 
     def biggest(self) -> str | None:
-        """The tenant with the most chunks, as far as anyone knows."""
         return max(self._chunks, key=self._chunks.__getitem__, default=None)
 
     async def start(self) -> None:
-        """Connect in the background; answers can be asked for at once, and will be `DatabaseDown` until then."""
+        """Connect in the background. Searches raise `DatabaseDown` until then."""
         self._pool.start()
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="corpus-versions")
 
     async def stop(self) -> None:
-        """Leave the database, waiting for nothing."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.wait({self._watcher})
+        """Close all connections without waiting for queries."""
+        await cancel_and_wait(self._watcher)
         await self._pool.stop()
 
     async def search(
@@ -139,32 +115,32 @@ class Store:
         query: str = "",
         effort: float = 1.0,
     ) -> SearchResult:
-        """The `top_k` best chunks of this tenant. Raises `DeadlineExceeded`, `DatabaseDown`, `PoolBusy` or
-        `SearchFailed`.
+        """The `top_k` best chunks of this tenant, within `deadline` of the loop's clock.
 
-        `model` is what made the vector: it is compared with that model's vectors only.
-        With a `query`, passages are also found by its words, and ranked by both. Less than all `effort` leaves the
-        words out, and makes the search of a big tenant cheaper.
+        `model` made the vector, which is compared with that model's vectors only. With a `query`, chunks are also found
+        by its words and ranked by both. Below full `effort` the words are left out and the graph search is cheaper.
+
+        Raises `DeadlineExceeded`, `DatabaseDown`, `PoolBusy` or `SearchFailed`.
         """
-        asked = self.query_for(tenant, vector, top_k, model=model, query=query, effort=effort)
-        chosen = asked.chosen
-        rows = await self._query(deadline, tenant, chosen, *asked.arguments)
-        if chosen is not asked.exactly and _near(rows, asked.with_words) < min(top_k, self._chunks.get(tenant, 0)):
-            chosen = asked.exactly
-            rows = await self._query(deadline, tenant, chosen, *asked.arguments)
+        plan = self.query_for(tenant, vector, top_k, model=model, query=query, effort=effort)
+        chosen = plan.chosen
+        rows = await self._query(deadline, tenant, chosen, *plan.arguments)
+        if chosen is not plan.exactly and _near(rows, plan.with_words) < min(top_k, self._chunks.get(tenant, 0)):
+            chosen = plan.exactly
+            rows = await self._query(deadline, tenant, chosen, *plan.arguments)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
-        whole = chosen is asked.exactly and asked.with_words == bool(query)
+        whole = chosen is plan.exactly and plan.with_words == bool(query)
         return SearchResult([_passage(row) for row in rows], version, 1.0 if whole else effort)
 
     def query_for(
         self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "", effort: float = 1.0
     ) -> StoreQuery:
-        """What the database is asked for that: by words as well, if there is a query and no effort is spared."""
+        """The statements for a search: with words if there is a query and full effort."""
         with_words = bool(query) and effort >= 1
         depth = max(top_k, DEPTH) if with_words else top_k
-        text = query.replace("\0", " ")  # a text of PostgreSQL's cannot have it
+        text = query.replace("\0", " ")  # not allowed in a text of PostgreSQL
         words = [text, top_k] if with_words else []
         chosen = choose_index(
             self._chunks.get(tenant, 0), depth,
@@ -185,7 +161,7 @@ class Store:
     async def _run(
         self, session: Session, deadline: float, tenant: str, statement: SearchStatement, *arguments: object
     ) -> list[Any]:
-        """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
+        """Run the query and return the session to the pool, which may be after the caller has gone."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         limit_s = deadline - began
@@ -196,7 +172,7 @@ class Store:
             rows = await wait_until(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
-            self._takes_s.record(loop.time() - began)  # as long, at least
+            self._takes_s.record(loop.time() - began)  # a lower bound
             raise DeadlineExceeded from None
         except asyncpg.PostgresError as error:
             self._pool.give_back(session)
@@ -205,7 +181,7 @@ class Store:
             self._pool.discard(session)
             raise SearchFailed(type(error).__name__) from None
         except BaseException:
-            self._pool.discard(session)  # terminated, and the fetch with it
+            self._pool.discard(session)  # ends the fetch, too
             raise
         self._pool.give_back(session)
         if statement is not CORPORA:
@@ -213,7 +189,7 @@ class Store:
         return rows
 
     async def _watch(self) -> None:
-        """Read every corpus's version and size: what a cached result is compared with, and proof of life."""
+        """Read all corpora's versions and sizes once a second, which also shows that the database answers."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -228,11 +204,11 @@ class Store:
             except SearchFailed as error:
                 self._log.warning("corpus versions cannot be read", fault=str(error))
             except (DatabaseDown, PoolBusy):
-                pass  # the pool has said so
+                pass  # the pool has logged it
             await asyncio.sleep(CORPORA_EVERY_S if self.reached else CORPORA_EVERY_S / 20)
 
     def learn(self, tenant: str, version: int) -> None:
-        """A corpus version that was seen, or that a writer of this process has just made."""
+        """Note a corpus version that was read, or that a writer of this process made."""
         known = self._versions.get(tenant)
         if known is None and len(self._versions) >= MAX_TENANTS:
             self._versions.pop(next(iter(self._versions)))
@@ -240,7 +216,7 @@ class Store:
 
 
 def _near(rows: list[Any], with_words: bool) -> int:
-    """How many were found by meaning, whether or not they are among the best."""
+    """How many rows were found by meaning, whether or not they are among the best."""
     if with_words:
         return int(rows[0]["near"]) if rows else 0
     return len(rows)

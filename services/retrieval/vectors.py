@@ -1,7 +1,7 @@
-"""All SQL about which chunks a model has not embedded: found, embedded where they stand, and the other models' removed.
+"""SQL for chunks that a model has not embedded: find them, add their vectors, and remove other models' vectors.
 
-What is added belongs to the text that it was made of: it goes in only while the document still has the version that the
-text was read with, under a lock that whoever replaces the document waits for.
+A vector is added only if the document still has the version whose text was embedded, under a lock that a writer of the
+document waits for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FROM unnest($5::integer[], $6::halfvec[]) AS made (ordinal, embedding),
      (SELECT FROM documents WHERE tenant = $1 AND doc_id = $3 AND version = $4 FOR SHARE) AS still
 ON CONFLICT DO NOTHING
 """
-# Only where this model has a vector of the same chunk: no chunk is ever left without one.
+# Only where this model has a vector of the same chunk, so that no chunk is left without one.
 FORGET_OTHERS = """
 DELETE FROM vectors AS other
 WHERE tenant = $1 AND model <> $2 AND EXISTS (
@@ -64,7 +64,7 @@ SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass('vectors') AND a
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Chunks of one document that a model has not embedded, and the document's version when they were read."""
+    """Chunks of one document that a model has not embedded, and the document version they were read from."""
 
     version: int
     ordinals: list[int]
@@ -72,12 +72,12 @@ class Texts:
 
 
 async def unembedded(connection: Any, model: str) -> dict[str, int]:
-    """Chunks that this model has not embedded, by tenant; only tenants that have any."""
+    """The number of chunks that this model has not embedded, by tenant; tenants with none are left out."""
     return await _counts(connection, UNEMBEDDED, model, ALL_TENANTS)
 
 
 async def embedded_by_others(connection: Any, model: str) -> dict[str, int]:
-    """Vectors of other models, by tenant; only tenants that have any."""
+    """The number of vectors of other models, by tenant; tenants with none are left out."""
     return await _counts(connection, OTHERS, model)
 
 
@@ -87,7 +87,7 @@ async def _counts(connection: Any, sql: str, *arguments: object) -> dict[str, in
 
 
 class Vectors:
-    """What one model has made of one tenant's chunks, over one connection that is nobody else's."""
+    """One model's vectors of one tenant, over a connection that nothing else uses."""
 
     def __init__(self, connection: Any, tenant: str, model: str) -> None:
         self._connection = connection
@@ -95,13 +95,13 @@ class Vectors:
         self._model = model
 
     async def documents(self, after: str, limit: int) -> list[str]:
-        """Up to `limit` documents, in the order of their ids, that have chunks without a vector."""
+        """Up to `limit` ids after `after`, in order, of documents with chunks that have no vector."""
         async with self._locked():
             rows = await self._connection.fetch(UNEMBEDDED_DOCUMENTS, self._tenant, self._model, after, limit)
         return [row["doc_id"] for row in rows]
 
     async def texts(self, doc_id: str, limit: int) -> Texts | None:
-        """Up to `limit` chunks of this document that have no vector; None: every one has."""
+        """Up to `limit` chunks of this document that have no vector; None if all have one."""
         async with self._locked():
             rows = await self._connection.fetch(UNEMBEDDED_CHUNKS, self._tenant, self._model, doc_id, limit)
         if not rows:
@@ -109,7 +109,7 @@ class Vectors:
         return Texts(rows[0]["version"], [row["ordinal"] for row in rows], [row["text"] for row in rows])
 
     async def add(self, doc_id: str, texts: Texts, vectors: Floats) -> int:
-        """Add these texts' vectors, and say how many: none if the document is no longer the one that was read."""
+        """Add the vectors of these texts; return how many. None are added if the document has changed since."""
         made = [HalfVector(vector) for vector in vectors]
         async with self._locked():
             status = await self._connection.execute(
@@ -118,14 +118,14 @@ class Vectors:
         return _rows(status)
 
     async def advance(self) -> None:
-        """Searches find more than before: what was cached of them no longer holds."""
+        """Raise the corpus version, which makes cached results stale: searches find more than before."""
         async with self._locked():
             await self._connection.fetchval(NEXT_VERSION, self._tenant)
 
     async def forget_others(self) -> int:
-        """Remove the vectors that other models made of chunks which this one has embedded, and say how many."""
+        """Remove other models' vectors of chunks that this one has embedded; return how many."""
         async with self._locked():
-            await self._connection.fetchval(NEXT_VERSION, self._tenant)  # its lock: writers follow one another
+            await self._connection.fetchval(NEXT_VERSION, self._tenant)  # its row lock serialises writers
             return _rows(await self._connection.execute(FORGET_OTHERS, self._tenant, self._model))
 
     def _locked(self) -> AbstractAsyncContextManager[None]:
@@ -133,12 +133,12 @@ class Vectors:
 
 
 def _rows(status: str) -> int:
-    """PostgreSQL ends what it says of a statement with the number of rows."""
+    """The number of rows at the end of PostgreSQL's command tag."""
     return int(status.rpartition(" ")[2])
 
 
 def incompatibility(held: int | None, model: str) -> str | None:
-    """Why this model's vectors do not go into a database that holds such as these, and what to do; None: they do."""
+    """Why this model's vectors do not fit a column of `held` dimensions, and what to do; None if they do."""
     if held == DIMENSIONS:
         return None
     return (

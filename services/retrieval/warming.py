@@ -1,30 +1,26 @@
-"""The first question is not a cold one: what is slow only once has been done before the service says that it is ready.
+"""Warms every database session with searches before the service reports ready.
 
-A database session pays for its first search: the statement is parsed and planned, the catalogs are read and pgvector's
-library is loaded. The first search of all brings the index and its rows into memory as well. So every session is made
-to search, for the tenant with the most chunks and for nobody: between them they use each way of searching that this
-database has a use for. (The embedder warms itself.)
+A session's first search is slow: it parses and plans the statement, reads the catalogs and loads pgvector. The first of
+all also brings index and rows into memory. So each session searches for the tenant with the most chunks and for no
+tenant, which together use both the graph and the exact search where the database has a use for them. A session that
+replaces a lost one searches before it is lent (`warm`). The embedder warms itself.
 
-A session that is made later, when one was lost, searches as well before it is lent to anyone (`warm`).
-
-It is an attempt, not a condition: a database that does not answer in a few rounds will be as slow to the first client,
-and a service that is never ready serves nobody.
+Warming is best effort: after MAX_ROUNDS the service reports ready anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import asyncpg
 
-from services.retrieval.database import NO_TENANT
-from services.retrieval.deadline import DeadlineExceeded, with_deadline
+from services.retrieval.database import NO_TENANT, Session
+from services.retrieval.deadline import DeadlineExceeded, cancel_and_wait, with_deadline
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import DatabaseDown, PoolBusy
-from services.retrieval.store import GRACE_S, PassageSearch, SearchFailed, StoreQuery
+from services.retrieval.store import GRACE_S, SearchFailed, Store
 
 ROUND_S = 5.0
 SESSION_S = 1.0
@@ -33,29 +29,10 @@ LOOK_EVERY_S = 0.02
 TOP_K = 5
 
 
-class WarmupStore(PassageSearch, Protocol):
-    """The store, as far as it can be warmed."""
-
-    @property
-    def reached(self) -> bool: ...
-
-    def biggest(self) -> str | None: ...
-
-    def query_for(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> StoreQuery: ...
-
-
-class WarmupSession(Protocol):
-    """A session with the database that nobody has yet."""
-
-    async def fetch(
-        self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
-    ) -> list[Any]: ...
-
-
 class Warming:
     """Searches once on every session, after the embedder is warm and the database was reached."""
 
-    def __init__(self, embedder: Embedder, store: WarmupStore, *, sessions: int) -> None:
+    def __init__(self, embedder: Embedder, store: Store, *, sessions: int) -> None:
         self.done = False
         self._embedder = embedder
         self._store = store
@@ -64,28 +41,25 @@ class Warming:
         self._vector: Floats | None = None
 
     def start(self) -> None:
-        """Begin, in the background; the embedder is warm by now."""
+        """Start warming in the background. The embedder must be warm."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="warming")
 
     async def stop(self) -> None:
-        """Leave it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await cancel_and_wait(self._task)
 
-    async def warm(self, session: WarmupSession) -> None:
-        """Search once on a session that was made later; before there is a vector, those of the start are still to come.
+    async def warm(self, session: Session) -> None:
+        """Search once per tenant on a new session; does nothing before the first round has its vector.
 
-        The server ends what takes it too long, and any refusal of its own is no reason not to lend the session. One
-        that does not answer at all is lost: TimeoutError, or what the driver raises.
+        A database error, a timeout included, is no reason not to lend the session. A session that does not answer is
+        lost: raises TimeoutError, or what the driver raises.
         """
         if self._vector is None:
             return
         loop = asyncio.get_running_loop()
         for tenant in self._tenants():
-            asked = self._store.query_for(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
+            search = self._store.query_for(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
             fetching = session.fetch(
-                SESSION_S, asked.chosen.sql, *asked.arguments, tenant=tenant, settings=asked.chosen.settings
+                SESSION_S, search.chosen.sql, *search.arguments, tenant=tenant, settings=search.chosen.settings
             )
             try:
                 await with_deadline(loop.time() + SESSION_S + GRACE_S, fetching)
@@ -98,12 +72,12 @@ class Warming:
         return [tenant for tenant in (self._store.biggest(), NO_TENANT) if tenant is not None]
 
     async def _run(self) -> None:
-        while not self._store.reached:  # noqa: ASYNC110 - asked fifty times a second, once in a life
+        while not self._store.reached:  # noqa: ASYNC110 - polled fifty times a second, only at the start
             await asyncio.sleep(LOOK_EVERY_S)
         try:
             await self._warm()
         except (EmbedderFailed, EmbedderFull):
-            pass  # its next caller is told so
+            pass  # its next caller gets the error
         finally:
             self.done = True
 
@@ -115,7 +89,7 @@ class Warming:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _round(self, vector: Floats, tenants: Sequence[str]) -> bool:
-        """Whether every session has answered. All at once, so that no session answers for another."""
+        """Whether every session has answered. All search at once, so that each session gets a search."""
         deadline = asyncio.get_running_loop().time() + ROUND_S
         model = self._embedder.fingerprint
         for tenant in tenants:

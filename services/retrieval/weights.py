@@ -1,7 +1,6 @@
-"""A model's weights as arrays: eight bytes of length, a JSON header, then raw numbers (safetensors).
+"""A model's weights as arrays, from a safetensors file: eight bytes of length, a JSON header, raw numbers.
 
-The file is mapped, not read: what is never used never comes into memory. Numbers of half precision are widened, which
-loses nothing.
+The file is memory-mapped, so that unused weights are never read. Half precision is widened to float32 without loss.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from services.retrieval.modelfolder import ModelUnusable
 Floats = NDArray[np.float32]
 
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}
-PREFIX = "bert."  # of every name, where the encoder was saved as part of a larger model
+PREFIX = "bert."  # before each name if the encoder was saved as part of a larger model
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """Raises ModelUnusable."""
+    """The file, mapped. Raises ModelUnusable."""
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -33,7 +32,7 @@ def map_file(path: Path) -> mmap.mmap:
 
 
 def read_safetensors(mapped: mmap.mmap) -> dict[str, Floats]:
-    """The tensors of a file by name. Raises ModelUnusable."""
+    """The tensors of the file by name. Raises ModelUnusable."""
     begin = 8 + int.from_bytes(mapped[:8], "little")
     try:
         header = json.loads(mapped[8:begin])

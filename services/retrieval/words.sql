@@ -1,9 +1,9 @@
--- Which words a tenant's chunks have: what a search by words reads. Run after locks.sql, whose roles it names.
+-- The words of a tenant's chunks, for the search by words. Runs after locks.sql, which creates the roles.
 --
--- PostgreSQL's usual way, `@@` and a GIN index, is closed to a role that row-level security holds: it uses no index for
--- an operator that might give a foreign row away before the policy has hidden it (one that is not LEAKPROOF). Such a
--- search would read all chunks of the tenant. So nobody but the owner may read this table, and whole; retrieval asks it
--- through a function that keeps to the transaction's tenant by itself and says where words are, never what.
+-- Under row-level security PostgreSQL uses no index for an operator that is not LEAKPROOF, so its usual full-text
+-- search (`@@` and GIN) would read all chunks of the tenant. Instead only the owner reads this table. Retrieval calls a
+-- function that keeps to the transaction's tenant and returns where words are, never the words
+-- (docs/decisions/034-hybrid-ranking.md).
 
 CREATE TABLE IF NOT EXISTS words (
     tenant  text     NOT NULL,
@@ -19,15 +19,15 @@ DROP POLICY IF EXISTS every_word ON words;
 CREATE POLICY every_word ON words TO CURRENT_USER USING (true);
 REVOKE ALL ON words FROM PUBLIC;
 
--- The words of a text as they stand, in any language that parts them, in small letters; names such as `x-weir-class`
--- and `retrieval_budget_ms` in parts and as a whole.
+-- The words of a text in lower case, unstemmed, in any language that separates words; names such as `x-weir-class` and
+-- `retrieval_budget_ms` both in parts and whole.
 CREATE OR REPLACE FUNCTION weir_words(content text) RETURNS text[]
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN tsvector_to_array(to_tsvector('pg_catalog.simple'::regconfig, translate(content, '/_.-', '    ')))
         || ARRAY(SELECT DISTINCT name[1] FROM regexp_matches(
             lower(content), '[[:alnum:]]+(?:[/_.-]+[[:alnum:]]+)+', 'g') AS name);
 
--- A secret of this database, which only the owner can read. See weir_word_keys.
+-- A secret of this database, readable by the owner only. See weir_word_keys.
 CREATE TABLE IF NOT EXISTS weir_secret (
     only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     word_seed bigint  NOT NULL
@@ -37,15 +37,15 @@ DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM weir_secret) THEN
         INSERT INTO weir_secret (word_seed) VALUES (hashtextextended(gen_random_uuid()::text, 0));
-        DELETE FROM words;  -- their keys were made without it; all are made again below
+        DELETE FROM words;  -- keys made without the secret; all are made again below
     END IF;
 END
 $$;
 
--- A word's key is a digest of the word, the tenant and the database's secret. So each tenant's words have lists of their
--- own in the index: how many chunks others have, and with which words, is no part of what a search costs. The digest is
--- not cryptographic. But each tenant's words are digested under a seed of its own, and no tenant knows any seed or sees
--- any key: no one can choose words whose keys are those of another tenant's word, and so hide it behind them.
+-- A word's key is a digest of the word, the tenant and the database's secret. So each tenant has index entries of its
+-- own, and other tenants' chunks and words do not change the cost of its searches. The digest is not cryptographic, but
+-- its seed differs by tenant, and no tenant knows a seed or sees a key. So no tenant can choose words with the keys of
+-- another tenant's word, to make that word too common to be found.
 CREATE OR REPLACE FUNCTION weir_word_keys(tenant text, words text[], seed bigint) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN ARRAY(SELECT hashtextextended(word, hashtextextended(tenant, seed)) FROM unnest(words) AS word);
@@ -65,7 +65,7 @@ $$;
 CREATE OR REPLACE TRIGGER chunks_have_words AFTER INSERT ON chunks
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION weir_add_words();
 
--- For a database that had chunks before it knew their words. Its owner may see all rows for that moment: see locks.sql.
+-- For databases older than this table. NO FORCE lets the owner see all rows meanwhile (locks.sql).
 ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
 INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text), word_seed)
 FROM chunks, weir_secret
@@ -74,18 +74,16 @@ WHERE NOT EXISTS (
     WHERE words.tenant = chunks.tenant AND words.doc_id = chunks.doc_id AND words.ordinal = chunks.ordinal);
 ALTER TABLE chunks FORCE ROW LEVEL SECURITY;
 
--- Without a list of pending entries, which each search would have to read until somebody tidies it up.
+-- Without fastupdate: each search would have to read its list of pending entries until the next vacuum.
 CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupdate = off);
 
--- The tenant's chunks that share the rarest words with the query, best first, equals in the order of their ids. Each
--- word counts by how rare it is among the tenant's chunks (Robertson and Sparck Jones 1976). The tenant is no argument:
--- it is the transaction's.
+-- The chunks of the transaction's tenant that share the rarest words with the query, best first, ties by id. A word's
+-- weight is its rarity among the tenant's chunks (Robertson and Sparck Jones 1976).
 --
--- What this costs is bounded, whatever is asked: by 2,000 characters and the 16 longest words; and a word that more
--- than 100 chunks have is left out, since it says little about each. To learn that of a word takes longer than to find
--- a rare one, so English words that are always common (stop words) are not even looked for. Only the index serves it,
--- of which big lists are not handed over whole (gin_fuzzy_search_limit): that such a word is common is all there is to
--- know. The tenant is compared outside of the LIMIT, or its own index might be taken, and all its chunks read.
+-- The cost is bounded: 2,000 characters, the 16 longest words, and no word that more than 100 chunks have, since it
+-- says little about each. Finding out that a word is common takes longer than finding a rare one, so English stop words
+-- are skipped at once. Only the index is used, and gin_fuzzy_search_limit cuts its long lists: such a word is common
+-- anyway. The tenant is compared outside of the LIMIT; inside, the planner might use its index and read all its chunks.
 CREATE OR REPLACE FUNCTION weir_search_words(query text, most bigint)
     RETURNS TABLE (doc_id text, ordinal integer, score double precision)
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 20
@@ -115,5 +113,5 @@ END;
 REVOKE ALL ON FUNCTION weir_search_words(text, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION weir_search_words(text, bigint) TO weir_reader;
 
--- Until version 5 keys were made without a secret.
+-- Before version 5 keys were made without a secret.
 DROP FUNCTION IF EXISTS weir_word_keys(text, text[]);

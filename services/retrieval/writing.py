@@ -1,10 +1,8 @@
-"""All SQL that writes: a tenant's documents, replaced and removed, with the corpus version moved in the same breath.
+"""SQL that writes: a tenant's documents, replaced and removed, and the corpus version.
 
-Each document is one transaction: its old chunks out, its new ones in, and the corpus one version on. A reader sees it
-before or after, never between; an ingest that is stopped keeps what it has done and goes on from there.
-
-Each transaction is a `locked` one: as a role that owns nothing, among one tenant's rows. Rows go in by INSERT, since
-COPY does not work under row-level security.
+Each document is one transaction: old chunks out, new ones in, corpus version up. So a reader sees it before or after,
+and an ingest that was stopped keeps what is done. Each transaction is `locked`: it runs as a role that owns nothing and
+sees one tenant's rows. Rows go in by INSERT, since COPY does not work under row-level security.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pgvector import HalfVector
 from services.retrieval.database import WRITER, locked
 from services.retrieval.minilm import Floats
 
-# The row lock that this takes also makes writers of one tenant follow one another.
+# Its row lock serialises the writers of one tenant.
 NEXT_VERSION = """
 INSERT INTO corpora (tenant, version) VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 ON CONFLICT (tenant) DO UPDATE SET version = greatest(corpora.version + 1, excluded.version)
@@ -60,9 +58,9 @@ UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('weir ingest ' || $1, 0))"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A document as the database has it: where it came from, and the digest of what it was made of.
+    """A stored document: its folder, and the digest of its bytes and chunking.
 
-    `unembedded` is how many of its chunks have no vector of the model that was asked for.
+    `unembedded`: how many of its chunks have no vector of the requested model.
     """
 
     root: str
@@ -72,13 +70,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a tenant may keep: so many documents, and so many bytes of text in their chunks."""
+    """What a tenant may store: a number of documents, and bytes of text in their chunks."""
 
     documents: int
     bytes: int
 
     def fault(self, used: Used, before: Used | None = None) -> str:
-        """Which bound is passed, in words; empty for none. Whoever had more than that before may still have less."""
+        """The exceeded bound in words, or an empty string. A tenant already above a bound may shrink."""
         grown = before or Used(-1, -1)
         if used.documents > self.documents and used.documents > grown.documents:
             return f"a tenant may keep {self.documents:,} documents (documents.count)"
@@ -89,34 +87,33 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a tenant keeps, in the terms of its quota."""
+    """What a tenant stores, in the units of its quota."""
 
     documents: int
     bytes: int
 
 
 class QuotaExceeded(Exception):
-    """The document was not written: the message names the bound."""
+    """The document was not written; the message names the bound."""
 
 
 class Corpus:
-    """One tenant's documents, over one connection that is nobody else's."""
+    """One tenant's documents, over a connection that nothing else uses."""
 
     def __init__(self, connection: Any, tenant: str) -> None:
         self._connection = connection
         self._tenant = tenant
 
     async def lock(self) -> bool:
-        """Keep other ingests of this tenant out for as long as the connection lasts; False when one is running."""
+        """Keep out other ingests of this tenant until the connection ends; False if one is running."""
         return bool(await self._connection.fetchval(LOCK, self._tenant))
 
     async def unlock(self) -> None:
-        """Let them in again, sooner than that."""
+        """End the lock before the connection ends."""
         if not self._connection.is_closed():
             await self._connection.fetchval(UNLOCK, self._tenant)
 
     async def documents(self, model: str) -> dict[str, Stored]:
-        """Every document there is, by id."""
         async with self._locked():
             rows = await self._connection.fetch(DOCUMENTS, self._tenant, model)
         return {row["doc_id"]: Stored(row["root"], row["content_hash"], row["unembedded"]) for row in rows}
@@ -133,10 +130,10 @@ class Corpus:
         model: str,
         quota: Quota | None = None,
     ) -> None:
-        """Add this document, or put it in the place of the one with its id; `model` is what made the vectors.
+        """Add this document, or replace the one with its id; `model` made the vectors.
 
-        With a quota it is written only if the tenant has room for it: raises QuotaExceeded, and all is as it was. The
-        corpus's row is locked from the first statement on, so two writers cannot both take what room there is.
+        Raises ValueError unless there is one vector for each text. Raises QuotaExceeded, and writes nothing, if the
+        tenant has no room. The first statement locks the corpus's row, so two writers cannot both take the last room.
         """
         if len(texts) != len(vectors):
             raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors")
@@ -152,17 +149,16 @@ class Corpus:
                 raise QuotaExceeded(fault)
 
     async def used(self) -> Used:
-        """What it keeps, in a transaction that stands already."""
+        """What the tenant stores. Runs in the open transaction."""
         row = await self._connection.fetchrow(USED, self._tenant)
         return Used(row["documents"], row["bytes"]) if row else Used(0, 0)
 
     async def move(self, doc_id: str, root: str) -> None:
-        """The same content, found below another folder: nothing that a reader sees has changed."""
+        """The same content is now below another folder; readers see no change, so the version stays."""
         async with self._locked():
             await self._connection.execute(MOVE_DOCUMENT, self._tenant, doc_id, root)
 
     async def remove(self, doc_ids: Sequence[str]) -> None:
-        """Remove these documents and their chunks."""
         async with self._locked():
             await self._connection.fetchval(NEXT_VERSION, self._tenant)
             await self._connection.execute(REMOVE_DOCUMENTS, self._tenant, list(doc_ids))

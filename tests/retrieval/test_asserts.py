@@ -84,7 +84,7 @@ async def a_text_planned_by_nobody() -> None:
 FAULTS: list[tuple[Callable[[], Any], str]] = [
     (lent_and_idle_twice, "a connection was given back twice: <Pool 0 lent of 2"),
     (one_connection_too_many, "one connection too many: <Pool .* of 2, at most 1"),
-    (a_connection_lent_to_two, "a connection was lent twice: <Occasional 1 lent"),
+    (a_connection_lent_to_two, "a connection was lent twice: <OnDemandPool 1 lent"),
     (shared_less_than_nothing, "-1 pieces of work can be joined, 1 run"),
     (shared_more_than_runs, "3 pieces of work can be joined, 1 run"),
     (a_text_planned_by_nobody, "1 of 3 texts are planned: 1, 0, 0"),

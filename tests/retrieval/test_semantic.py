@@ -272,7 +272,7 @@ def test_whatever_is_kept_and_asked_answers_are_ones_own_and_the_bounds_hold(
                 assert math.cos(math.radians(apart)) >= 0.9 - 1e-6
         assert rig.cache.entries <= 3 * tenant_entries
         assert rig.cache.bytes <= max_bytes
-        assert rig.cache.bytes == sum(shelf.bytes for shelf in rig.cache._shelves.values())
+        assert rig.cache.bytes == sum(shelf.bytes for shelf in rig.cache._indexes.values())
 
 
 @settings(max_examples=50, deadline=None)
@@ -304,9 +304,9 @@ def test_it_finds_what_comparing_with_every_kept_question_finds(count: int, seed
 def test_what_lies_on_the_wrong_shelf_is_still_not_handed_out() -> None:
     rig = Rig()
     rig.keep("mine", 0)
-    rig.cache._shelves["rival"] = rig.cache._shelves["demo"]
+    rig.cache._indexes["rival"] = rig.cache._indexes["demo"]
     assert rig.found(0, tenant="rival") is None
-    rig.cache._shelves["demo"].version = 8
+    rig.cache._indexes["demo"].version = 8
     assert rig.found(0, version=8) is None
 
 
