@@ -52,7 +52,7 @@ def scope_of(exchange: Exchange) -> dict[str, Any]:
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": exchange.method,
-        "scheme": "http",
+        "scheme": exchange.scheme,
         "path": exchange.path,
         "raw_path": quote(exchange.path).encode("ascii"),
         "query_string": exchange.query,

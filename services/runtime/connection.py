@@ -33,6 +33,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from uvicorn.protocols.utils import is_ssl
+
 from services.core.outcome import Outcome
 from services.runtime.budget import ALL_SOURCES, Budget, source_of
 from services.runtime.errors import BadInput, Refused, WeirError
@@ -475,6 +477,10 @@ class Connection(asyncio.Protocol):
             self.close()
 
     # The way out: what an exchange asks of its wire
+
+    @property
+    def scheme(self) -> str:
+        return "https" if is_ssl(self._transport) else "http"
 
     @property
     def date_line(self) -> bytes:

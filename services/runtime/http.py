@@ -102,6 +102,11 @@ class Exchange:
         state = "gone" if self.gone else "complete" if self.complete else "started" if self.started else "open"
         return f"<Exchange {self.id} {self.method} {self.path[:80]}, {state}, status {self.status}>"
 
+    @property
+    def scheme(self) -> str:
+        """The scheme of the request's URL: `https` where its connection is encrypted by TLS, else `http`."""
+        return self._wire.scheme
+
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its lower-case name; the last one where it is repeated."""
         if self._named is None:

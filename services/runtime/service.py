@@ -114,7 +114,8 @@ class Service:
         status = 499 if exchange.gone and exchange.log.get("outcome") == Outcome.CLIENT_GONE else exchange.status
         fields = exchange.log
         if exchange.trace is not None:
-            end_of_request(exchange.trace, exchange.method, known, status, now, {"id": exchange.id, **fields})
+            named = {"id": exchange.id, **fields}
+            end_of_request(exchange.trace, exchange.method, exchange.scheme, known, status, now, named)
             fields["trace_id"] = exchange.trace.trace_id
         asked, id = (exchange.method, known, status), exchange.id.encode("ascii")
         took_ms = (now - exchange.began_at) * 1000

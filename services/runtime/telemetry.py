@@ -60,10 +60,9 @@ def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:
     A scraper that asks again before it has read the last page waits, so that a scraper that does not read holds two
     pages at most.
     """
-    media_type = CONTENT_TYPE_LATEST
 
     async def metrics() -> Response:
-        return Response(page_of(registry), media_type=media_type)
+        return Response(page_of(registry), media_type=CONTENT_TYPE_LATEST)
 
     description = describe("The service's metrics, in Prometheus' text format.", refusals=())
     api.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], **description)

@@ -208,12 +208,12 @@ def start_trace(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], m
 
 
 def end_of_request(
-    trace: Trace, method: str, route: str, status: int, ended_at: float, fields: Mapping[str, object]
+    trace: Trace, method: str, scheme: str, route: str, status: int, ended_at: float, fields: Mapping[str, object]
 ) -> None:
     """A service's own span, from what its log line says: HTTP's names for what they name, `weir.*` for the rest."""
     if not trace.recording:
         return
-    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": "http", **trace.attributes}
+    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": scheme, **trace.attributes}
     if route != "other":
         attributes["http.route"] = route
     if status not in (0, CLIENT_LEFT):

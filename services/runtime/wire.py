@@ -16,6 +16,10 @@ class Wire(Protocol):
         """The client reads slower than we write: before another piece, wait `until_read`."""
 
     @property
+    def scheme(self) -> str:
+        """`https` where the connection is encrypted by TLS, else `http`."""
+
+    @property
     def date_line(self) -> bytes:
         """The header line with the time of day, to the second."""
 

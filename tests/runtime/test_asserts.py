@@ -32,6 +32,7 @@ class Deaf:
 
     write_paused = False
     date_line = b""
+    scheme = "http"
 
     def send(self, data: bytes) -> None: ...
     def answered(self, exchange: Exchange) -> None: ...
