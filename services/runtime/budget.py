@@ -56,6 +56,11 @@ class Budget:
         return f"<Budget {self.taken} of {self.limit}, {len(self._by_source)} sources>"
 
 
+def bound_text(bound: str, what: str) -> tuple[str, str]:
+    """What an error message adds for the bound that `reserve` returned, and the reason for programs."""
+    return ("", what) if bound is ALL_SOURCES else (" from this address", f"source_{what}")
+
+
 def source_of(peer: object) -> bytes | None:
     """The source of a connection, from its `peername`. None for a Unix socket, and for what is no address."""
     if not isinstance(peer, tuple) or len(peer) < 2:

@@ -76,7 +76,7 @@ class GuardLimits:
 
 
 class Inbound:
-    """One connection's requests, as they arrive. `line` holds those whose head is here, oldest first.
+    """One connection's requests, as they arrive. `queue` holds those whose head is here, oldest first.
 
     `part` is what has begun and is not complete, and `completed` counts requests: the two together tell whether a part
     is still the one that it was.
@@ -105,12 +105,12 @@ class Inbound:
         "_url",
         "_wire",
         "completed",
-        "line",
         "part",
+        "queue",
     )
 
     def __init__(self, limits: GuardLimits, wire: Wire, checks: tuple[HeadCheck, ...] = ()) -> None:
-        self.line: deque[Exchange] = deque()
+        self.queue: deque[Exchange] = deque()
         self.part = NOTHING
         self.completed = 0
         self._limits = limits
@@ -154,7 +154,7 @@ class Inbound:
                 at, end = end, min(end + self._declared, len(data))
                 parse(data[at:end])
         except httptools.HttpParserUpgrade:
-            self.line[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
+            self.queue[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
             return len(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, AssertionError):
@@ -207,7 +207,7 @@ class Inbound:
     @property
     def held(self) -> int:
         """Bytes that are kept or expected for what has not been handed on: a body counts as long as it was declared."""
-        waiting = sum([len(exchange.body) + REQUEST_BYTES for exchange in self.line])
+        waiting = sum([len(exchange.body) + REQUEST_BYTES for exchange in self.queue])
         if self.part is HEAD:
             return waiting + self._bytes
         if self.part is BODY:
@@ -229,7 +229,7 @@ class Inbound:
 
     def stop(self) -> None:
         """Nothing more is answered: let go of what waits, and of the parser, which holds this in turn."""
-        self.line.clear()
+        self.queue.clear()
         self.part = NOTHING
         self._arriving = None
         self._body = bytearray()
@@ -294,7 +294,7 @@ class Inbound:
         self._arriving = exchange
         self._bytes = 0
         self.part = BODY
-        self.line.append(exchange)
+        self.queue.append(exchange)
 
     def _suit(self, exchange: Exchange) -> None:
         """HTTP/1.0 knows no chunks and no leave to continue, and is closed; nobody speaks anything older.

@@ -27,18 +27,18 @@ from prometheus_client import CollectorRegistry
 
 from services.runtime.api import forget_endpoints
 from services.runtime.clock import wall_clock
-from services.runtime.connection import Shared, last_on_its_connection
 from services.runtime.descriptors import SPARE, connections_allowed
 from services.runtime.drain import Drain, let_end
 from services.runtime.edge_metrics import EdgeMetrics, LostLines
 from services.runtime.framing import block
 from services.runtime.guard import GuardLimits
-from services.runtime.http import App, HeadCheck
+from services.runtime.http import App, Exchange, HeadCheck
 from services.runtime.ids import NewId, ids_of
 from services.runtime.log import Log
 from services.runtime.server import BACKLOG, Config, Server
 from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
+from services.runtime.shared import Shared
 from services.runtime.starting import CannotStart, PortTaken
 from services.runtime.tls import NO_TLS, TlsFiles
 from services.runtime.tracing import Tracer, tracer_of
@@ -178,6 +178,11 @@ def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
             kept_for_other_use=beside + SPARE,
         )
     return allowed
+
+
+def last_on_its_connection(exchange: Exchange, body_bytes: int) -> None:
+    """A head check that refuses nothing: the answer to this request says `connection: close`."""
+    exchange.keep_alive = False
 
 
 class HttpListener:

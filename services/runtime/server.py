@@ -11,7 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
+from services.runtime.shared import Shared
 from services.runtime.tls import NO_TLS, TlsFiles
 
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away

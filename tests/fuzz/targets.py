@@ -80,7 +80,7 @@ def _requests(pieces: Sequence[bytes]) -> tuple[list[tuple[Any, ...]], bool]:
         except WeirError as error:
             refused = 400 <= error.status < 600
             break
-    complete = list(inbound.line)[: inbound.completed]
+    complete = list(inbound.queue)[: inbound.completed]
     told = [(each.method, each.path, tuple(each.headers), bytes(each.body), each.keep_alive) for each in complete]
     inbound.stop()
     return told, refused

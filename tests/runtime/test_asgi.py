@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from services.runtime.api import Call, add_native, describe, json_answer, native, new_api
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
 from services.runtime.drain import Drain
 from services.runtime.errors import BadInput
 from services.runtime.guard import GuardLimits
@@ -22,6 +22,7 @@ from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process
 from services.runtime.service import Service
+from services.runtime.shared import Shared
 from services.runtime.telemetry import metrics_app, new_registry
 from tests.runtime.rig import Tape, ask, post, send, until
 from tests.virtual import run, running_here

@@ -13,12 +13,13 @@ import pytest
 
 from loadtests.cluster.loop import SimLoop
 from services.runtime.budget import Budget
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
 from services.runtime.errors import place_of
 from services.runtime.guard import GuardLimits, Inbound
 from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool
 from services.runtime.serve import FineClockLoop
+from services.runtime.shared import Shared
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, build
 from tests.runtime.wires import turns, wired
@@ -224,8 +225,8 @@ def fails(*_: Any) -> None:
 BREAKS: dict[str, Callable[[type[Connection], pytest.MonkeyPatch], None]] = {
     "a read": lambda kind, patch: patch.setattr(kind, "data_received", fails),
     "the end of a client's sending": lambda kind, patch: patch.setattr(kind, "eof_received", fails),
-    "a client too slow": lambda kind, patch: patch.setattr(kind, "_too_slow", fails),
-    "a rest": lambda kind, patch: patch.setattr(kind, "_rested", fails),
+    "a client too slow": lambda kind, patch: patch.setattr(kind, "_part_timed_out", fails),
+    "a rest": lambda kind, patch: patch.setattr(kind, "_check_idle", fails),
     "a newcomer": lambda kind, patch: patch.setattr(Shared, "register", fails),
 }
 
