@@ -90,7 +90,7 @@ async def connection_given_back_twice() -> None:
         reply, _ = await replied(pool, wires), await replied(pool, wires)
         connection = reply._connection
         reply.close()
-        pool._release(connection)
+        pool.release(connection)
 
 
 async def more_connections_back_than_out() -> None:
