@@ -1,8 +1,7 @@
-"""An embedded Valkey, the cache: bounded memory, nothing on disk, loopback and a password.
+"""An embedded Valkey as the cache: bounded memory, nothing on disk, loopback and a password.
 
-Its settings go in a file of mode 0600 rather than on the command line, where every user could read the password.
-A cache that is lost costs milliseconds, so nothing is saved; one that grows without bound costs the machine, so
-`maxmemory` evicts the least recently used.
+Its settings are in a file of mode 0600, since every user can read a command line. Nothing is saved: a lost cache costs
+milliseconds. `maxmemory` evicts the least recently used entries.
 """
 
 from __future__ import annotations
@@ -134,11 +133,11 @@ class EmbeddedValkey:
             self._child.stop(within_s)
 
     def kill(self) -> None:
-        """`kill -9`, for tests of what follows."""
+        """`kill -9`, for tests of a crash."""
         self.child.kill()
 
     def command(self, words: str) -> str:
-        """One plain command whose answer is one line, such as PING or FLUSHALL."""
+        """Send a command whose answer is one line, such as PING or FLUSHALL. Raises LabError for another server."""
         with socket.create_connection(("127.0.0.1", self.port), COMMAND_WITHIN_S) as connection:
             connection.sendall(f"AUTH {self._password}\r\n{words}\r\n".encode())
             with connection.makefile("rb") as replies:

@@ -1,7 +1,7 @@
-"""The wall clock, for the few fields that people read. Nothing waits by it: it can jump.
+"""The wall clock, for the few fields that people read. Nothing waits by it, since it can jump.
 
-A loop may bring its own, as an attribute `unix_time` that returns seconds since the epoch: a loop whose time is not the
-machine's has another date as well. Any other loop has the machine's.
+A loop with a virtual clock has an attribute `unix_time` that returns seconds since the epoch; other loops use the
+machine's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def wall_clock() -> Callable[[], float]:
-    """What returns seconds since the epoch: the running loop's own clock, or the machine's."""
+    """A function that returns seconds since the epoch, by the running loop's own clock or the machine's."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # a command line, a thread

@@ -1,7 +1,7 @@
-"""A set in the order in which its members came.
+"""A set that is iterated in the order of insertion.
 
-A plain set of objects is walked in the order of their addresses, and one of strings in an order that changes with each
-process. What walks one and acts on each member would act in another order at every start.
+Python iterates a set of objects by address and a set of strings by a hash that changes with each process, so code that
+acts on each member would act in another order at every start.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class OrderedSet(dict[T, None]):
-    """Walked in the order in which its members were added. Hot paths use the dictionary that it is."""
+    """A set as a dictionary without values. Hot paths use the dictionary directly."""
 
     __slots__ = ()
 
     def add(self, member: T) -> None:
-        """One more, at the end; one that is a member keeps its place."""
+        """Add a member at the end; an existing one keeps its place."""
         self[member] = None
 
     def discard(self, member: T) -> None:
-        """One less, if it is a member."""
+        """Remove a member, if it is one."""
         self.pop(member, None)
