@@ -201,14 +201,12 @@ def clean_data() -> None:
 
 
 def main() -> None:
-    """The console script."""
     from services.cli.console import run_command
 
     run_command(partial(app, prog_name="weir"))
 
 
 def _settings(**chosen: object) -> LabSettings:
-    """The environment and .env, overridden by what was given on the command line."""
     from services.cli.config import LabSettings
     from services.runtime.settings import load
 

@@ -53,9 +53,7 @@ class TokenData(msgspec.Struct):
 
 
 def plain(text: str) -> str:
-    """The text without terminal control characters (ECMA-48: C0, C1, ESC) and without marks that change the direction
-    of text. Line ends and tabs stay.
-    """
+    """The text without terminal control characters (ECMA-48: C0, C1, ESC) and marks that change its direction."""
     return text.translate(_NO_COMMANDS)
 
 
@@ -174,7 +172,6 @@ def refused(console: Console, status: int, body: bytes) -> int:
 
 
 def hints(error: ErrorBody, status: int) -> Iterator[str]:
-    """The refusal's facts, and when to retry."""
     details = error.details
     facts = [error.code, *([] if status == 200 else [f"HTTP {status}"])]
     if details.reason and details.reason != error.code:

@@ -1,7 +1,4 @@
-"""The checks of `weir doctor`. They only read: nothing is started, changed or repaired.
-
-A check without a subject (no stack runs, no address is set) is `SKIP` and not a fault, so a fresh clone is healthy.
-"""
+"""The checks of `weir doctor`: they only read. A check without a subject is SKIP, so a fresh clone is healthy."""
 
 from __future__ import annotations
 
@@ -80,7 +77,6 @@ def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Find
 
 
 def engine(missing: Sequence[str], versions: Sequence[str], found: Sequence[str], device: str) -> list[Finding]:
-    """What a real model needs: its packages and its device."""
     if missing:
         return [Finding("engine", FindingLevel.FAIL, f"missing: {', '.join(missing)}", "`make torch`")]
     packages = Finding("engine", FindingLevel.OK, ", ".join(versions))

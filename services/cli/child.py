@@ -82,7 +82,6 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def wait(self) -> int:
-        """Wait for its end. Returns the exit code."""
         return self._started().wait()
 
     def stop(self, within_s: float) -> bool:

@@ -1,9 +1,4 @@
-"""Child processes that are watched together and stopped in reverse order.
-
-A child that ends by itself raises `LabError` with its exit code and the end of its log; the end of a child that is not
-vital is only reported. `stop` goes through the tiers in reverse (the router first, the stores last), and kills what
-does not stop within its bound.
-"""
+"""Child processes that are watched together and stopped in reverse order: the router first, the stores last."""
 
 from __future__ import annotations
 
@@ -59,7 +54,7 @@ class ChildGroup:
             )
 
     async def stop(self) -> list[str]:
-        """Stop everything, highest tier first. Returns the names of children that had to be killed."""
+        """Stop everything, highest tier first. Returns the names of children killed after their time."""
         killed: list[str] = []
         for tier in sorted({watched.tier for watched in self.children}, reverse=True):
             members = [watched for watched in self.children if watched.tier == tier]
@@ -68,7 +63,6 @@ class ChildGroup:
         return killed
 
     def kill(self) -> None:
-        """Send SIGKILL to every child."""
         for watched in self.children:
             if watched.child.running:
                 watched.child.kill()

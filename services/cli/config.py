@@ -92,7 +92,6 @@ class LabSettings(ServiceSettings):
 
     @property
     def reach(self) -> str:
-        """The address under which this machine reaches a listener on `host`."""
         return reached_at(self.host)
 
     @property

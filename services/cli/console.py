@@ -13,9 +13,7 @@ NO_TERMINAL_WIDTH = 160
 
 
 class LabConsole(Console):
-    """rich's console, but a broken pipe raises OutputClosed rather than SystemExit, so that child processes can be
-    stopped first.
-    """
+    """rich's console; a broken pipe raises OutputClosed, so that child processes can be stopped first."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

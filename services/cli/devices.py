@@ -1,8 +1,7 @@
-"""The device of each worker, and whether this machine can run a model at all.
+"""The device of each worker. The lab does not import torch, which takes seconds: a child process lists the devices.
 
-Only torch knows the devices. The lab does not import it (it is an extra, and takes seconds); a child process does, and
-only where the answer matters. Worker i of n computes on `cuda:(i mod G)` with G devices; a list is used in turn the
-same way. Two workers on one device share its memory without knowing of each other.
+Worker i of n computes on `cuda:(i mod G)` with G devices, or on the i-th of a list. Two workers on one device share its
+memory without knowing of each other.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Device:
 
 
 def missing() -> list[str]:
-    """Packages that a real model needs and that are not installed."""
     return [name for name in NEEDED if installed(name) is None]
 
 

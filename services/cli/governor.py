@@ -26,7 +26,6 @@ def send(settings: LabSettings, words: Sequence[str]) -> NoReturn:
 
 
 def run(settings: LabSettings) -> NoReturn:
-    """Become a governor."""
     os.execve(sys.executable, [sys.executable, "-m", "services.governor"], {**environment(), **own(settings)})
 
 

@@ -1,7 +1,6 @@
-"""The stack's INTERNAL_TOKEN: made at each start, or set.
+"""The stack's INTERNAL_TOKEN, made at each start unless it is set; `none` means no token.
 
-`weir up` passes it to its children in their environment and keeps it in DATA_DIR/internal-token (mode 0600) while it
-runs. INTERNAL_TOKEN sets it; `none` means no token.
+`weir up` passes it to its children in their environment, and keeps it in DATA_DIR/internal-token (0600) while it runs.
 """
 
 from __future__ import annotations
@@ -60,5 +59,4 @@ def _in_file(file: Path) -> str:
 
 
 def shown(token: str) -> dict[str, str]:
-    """The header that carries the token; none without one."""
     return {"authorization": f"Bearer {token}"} if token else {}

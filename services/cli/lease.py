@@ -1,7 +1,6 @@
-"""One stack per data folder: a kernel lock, and a note that says where the stack listens.
+"""One stack per data folder: a kernel lock (`flock` on `weir.pid`), and a note that says where the stack listens.
 
-The lock is `flock` on `weir.pid` while the supervisor lives. The kernel releases it with the process, so a pid file
-without a lock is only left over.
+The kernel releases the lock with the process, so a pid file without a lock is only left over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The services of the stack: module, port and settings of each.
-
-A service gets its settings through its environment only, as in a container, so `python -m services.router` by hand
-works the same.
-"""
+"""The services of the stack: module, port, and settings, which travel in the environment only, as in a container."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ def worker_name(index: int, prefix: str = "worker") -> str:
 def workers(
     settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker", host: str = ""
 ) -> list[ServicePart]:
-    """The workers of this machine.
-
-    `placed`: the device of each, where they load a model. `host`: their address, if it is not `inner_host`.
-    """
+    """The workers of this machine. `placed`: the device of each. `host`: their address, if not `inner_host`."""
     listens = host or settings.inner_host
     return [
         worker(settings, worker_name(index, prefix), port, placed[index] if placed else "", listens)
@@ -140,7 +133,6 @@ def ports(settings: LabSettings) -> Iterator[Port]:
 
 
 def worker_ports(settings: LabSettings, host: str) -> Iterator[Port]:
-    """The ports of the workers, which listen on this address."""
     for index, number in enumerate(settings.worker_ports):
         yield from _own_and_metrics(settings, worker_name(index), "WORKER_PORT", number, host)
 
@@ -151,7 +143,6 @@ def _own_and_metrics(settings: LabSettings, name: str, variable: str, number: in
 
 
 def clashes(settings: LabSettings) -> list[str]:
-    """Ports that two services of the stack would both use."""
     first: dict[int, Port] = {}
     found = []
     for port in ports(settings):

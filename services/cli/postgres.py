@@ -162,7 +162,6 @@ class EmbeddedPostgres:
             self._child.stop(within_s)
 
     def kill(self) -> None:
-        """`kill -9`, for tests of a crash."""
         self.child.kill()
 
     def _try_again(self, code: int) -> bool:
@@ -263,5 +262,4 @@ def _lines(file: Path) -> list[str]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Without the user's PG* variables."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}

@@ -1,7 +1,6 @@
 """`weir worker run`: several workers of this machine, for a router elsewhere.
 
-The same processes as in `weir up`: worker i listens on port P + i, with metrics 1000 above, and computes on its device
-by index. Each process loads a model of its own, so n workers need n times the memory.
+Worker i listens on port P + i, with metrics 1000 above. Each process loads a model of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Starts services as child processes, waits for them, shows them, and stops them in order.
-
-`weir up` and `weir worker run` each pass a start plan, which calls `serve` for each service. The supervisor then waits
-for Ctrl-C, SIGTERM or the end of a vital child, and stops everything within bounds.
+"""Starts services as child processes, waits for them, shows them, and stops them in order when one ends or a signal
+arrives.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ SPARE_S = 2.0  # added to drain delay and drain timeout before SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """How everything starts, and what is shown once all of it has, if anything."""
-
     start: Callable[[], Coroutine[Any, Any, None]]
     ending: Callable[[], RenderableType] | None = None
 
@@ -143,7 +139,6 @@ class Supervisor:
 
 
 async def _look(client: httpx2.AsyncClient, part: ServicePart, last_answer: str) -> tuple[bool, str]:
-    """Whether it is ready, and its last answer."""
     try:
         reply = await client.get(part.ready_url, headers=shown(part.env.get("INTERNAL_TOKEN", "")))
     except httpx2.HTTPError:

@@ -70,8 +70,6 @@ def another_way(conflicts: list[Port]) -> str:
 
 
 class Stack:
-    """What `up` starts; one object per run."""
-
     def __init__(self, settings: LabSettings, lease: Lease, console: Console) -> None:
         self._settings = settings
         self._lease = lease

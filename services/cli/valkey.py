@@ -1,7 +1,6 @@
-"""An embedded Valkey as the cache: bounded memory, nothing on disk, loopback and a password.
+"""An embedded Valkey as the cache: bounded memory (least recently used goes), nothing on disk, loopback and a password.
 
-Its settings are in a file of mode 0600, since every user can read a command line. Nothing is saved: a lost cache costs
-milliseconds. `maxmemory` evicts the least recently used entries.
+The password is in a file of mode 0600, since every user can read a command line.
 """
 
 from __future__ import annotations
@@ -133,7 +132,6 @@ class EmbeddedValkey:
             self._child.stop(within_s)
 
     def kill(self) -> None:
-        """`kill -9`, for tests of a crash."""
         self.child.kill()
 
     def command(self, words: str) -> str:

@@ -65,7 +65,6 @@ def _lines(*rows: tuple[str, str, str]) -> RenderableType:
 
 
 def _allowed(settings: LabSettings) -> str:
-    """Who may use the listeners behind the router."""
     return f"the token in {_short(settings.token_file)}" if settings.shared_token else "this machine"
 
 

@@ -32,10 +32,7 @@ def names_loopback(host: bytes | None) -> bool:
 
 
 def is_fixed(host: bytes | None) -> bool:
-    """Whether the Host is absent, an address, localhost or a name without a dot.
-
-    DNS rebinding needs a name in a zone that the attacker serves; container names have no dot.
-    """
+    """Whether the Host is absent, an address, localhost or a name without a dot, which DNS rebinding cannot use."""
     if host is None:
         return True
     name = name_of(host)

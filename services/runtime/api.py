@@ -1,9 +1,7 @@
-"""What every service's FastAPI application has: errors as problem bodies, the OpenAPI document, and its pages `/docs`
-and `/redoc`.
+"""FastAPI applications of this project: errors as problem bodies, the OpenAPI document, its pages `/docs` and `/redoc`.
 
-Bodies are msgspec structs read by `strictjson`, so FastAPI does not know their types: `body_of(T)` is a dependency that
-decodes a body, and `describe` gives a route its OpenAPI entry. A handler raises WeirError (`errors`), which becomes the
-problem body.
+FastAPI does not know the wire types, which are msgspec structs: `body_of(T)` is a dependency that decodes a body, and
+`describe` gives a route its OpenAPI entry. A handler raises WeirError, which becomes the problem body.
 """
 
 from __future__ import annotations
@@ -110,10 +108,7 @@ def _with_path(description: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def forget_endpoints() -> None:
-    """Clear FastAPI's caches, which hold each endpoint and with it its application.
-
-    A process serves one application, but tests and simulations build thousands.
-    """
+    """Clear FastAPI's caches, which would keep the thousands of applications that tests and simulations build."""
     for name, known in vars(models).items():
         if name.startswith("_") and hasattr(known, "cache_clear"):
             known.cache_clear()
@@ -134,8 +129,6 @@ OF_THE_EDGE = {
 
 
 class _Answered(Response):
-    """A response for a request whose handler has answered the exchange."""
-
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send nothing."""
 
@@ -151,7 +144,6 @@ def body_of(type_: type[T]) -> Callable[[Request], Any]:
 
 
 def json_answer(value: object, *, status: int = 200, media_type: str = JSON) -> Response:
-    """A wire struct as a response."""
     return Response(msgspec.json.encode(value), status, media_type=media_type)
 
 
@@ -232,7 +224,6 @@ def _problem_example(outcome: Outcome) -> Problem:
 
 
 def _plain(example: object) -> Any:
-    """As JSON, without the fields that are None."""
     found = msgspec.to_builtins(example)
     return {name: value for name, value in found.items() if value is not None}
 
@@ -324,9 +315,7 @@ def _add_pages(api: FastAPI, examples: Sequence[object]) -> None:
 
 
 def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
-    """FastAPI's document of the routes with msgspec's schemas of the wire types. A key is needed where a tenants file
-    is set.
-    """
+    """FastAPI's document of the routes with msgspec's schemas of the wire types. A key is optional without tenants."""
     found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
     for operation in (each for methods in found.get("paths", {}).values() for each in methods.values()):
         if "HTTPValidationError" in str(operation["responses"].get("422")):

@@ -1,8 +1,4 @@
-"""Tenants' API keys and their hashes.
-
-A key is 32 random bytes. It cannot be guessed, so one round of SHA-256 is enough; slow hashes (bcrypt, Argon2) are for
-passwords. The tenants file holds only the hashes.
-"""
+"""Tenants' API keys: 32 random bytes, stored as SHA-256. Slow hashes are for passwords, which can be guessed."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ def new_key() -> tuple[str, str]:
 
 
 def digest(key: bytes) -> bytes:
-    """SHA-256 of a key, 32 bytes."""
     return sha256(key).digest()
 
 

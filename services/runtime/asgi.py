@@ -1,8 +1,7 @@
 """An ASGI application behind the HTTP protocol: an `Exchange` becomes one ASGI request (ASGI 3.0, HTTP spec 2.4).
 
-The body is complete before the handler starts: `receive` returns it in one message, then waits until the client
-disconnects. An answer in one message is sent with its length, any other is chunked. `send` waits for a client that
-reads slowly, and raises ClientLeft after a disconnect, an OSError as spec 2.4 asks for.
+The body is complete before the handler starts, so `receive` returns one message and then waits for the disconnect. An
+answer in one message has a length, any other is chunked; `send` waits for a client that reads slowly.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _OF_THE_EXCHANGE = frozenset({b"content-length", b"content-type", b"date", b"tra
 
 
 class ClientLeft(OSError):
-    """The client has disconnected before the end of its answer."""
+    """The client has disconnected; `send` raises an OSError, as spec 2.4 asks for."""
 
 
 async def serve(application: Application, exchange: Exchange) -> None:
@@ -64,8 +63,6 @@ def scope_of(exchange: Exchange) -> dict[str, Any]:
 
 
 class _Request:
-    """What the application receives: the body, then the disconnect."""
-
     __slots__ = ("_delivered", "_exchange")
 
     def __init__(self, exchange: Exchange) -> None:
@@ -83,8 +80,6 @@ class _Request:
 
 
 class _Answer:
-    """What the application sends, written to the exchange."""
-
     __slots__ = ("_content_type", "_exchange", "_headers", "_started", "_status")
 
     def __init__(self, exchange: Exchange) -> None:

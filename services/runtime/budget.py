@@ -1,8 +1,7 @@
 """A budget of bytes or connections, in all and for one source.
 
-A source is the address of a client; for IPv6 its /64 network, since one customer gets at least that many addresses (RFC
-6177). A Unix socket has no source, and only the total applies. Behind a proxy all clients share one address, so an
-operator sets the share of one source to 1 there.
+A source is a client's IPv4 address or IPv6 /64 network, the least that one customer gets (RFC 6177). A Unix socket has
+no source. Behind a proxy all clients are one source, whose share an operator sets to 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The wall clock, for the few fields that people read. Nothing waits by it, since it can jump.
-
-A loop with a virtual clock has an attribute `unix_time` that returns seconds since the epoch; other loops use the
-machine's clock.
+"""The wall clock, for fields that people read. Nothing waits by it: it can jump. A virtual loop has its own
+`unix_time`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ def unix_seconds() -> int:
 
 
 def unix_milliseconds() -> int:
-    """Milliseconds since the epoch."""
     return int(wall_clock()() * 1000)
 
 

@@ -163,22 +163,19 @@ class Connection(ClientStream):
         return [*([] if current is None else [current]), *self._inbound.queue]
 
     def close(self) -> None:
-        """Close, after what has been written."""
+        """Close, once the client has read what was written, within `write_stall_s`."""
         self._finish()
         self._transport.close()
 
     def _finish(self) -> None:
-        """Answer nothing more. The client must read what has been written within `write_stall_s`."""
         self._stop()
         self._flush_last()
 
     def _stop(self) -> None:
-        """Answer nothing more."""
         self._ignores_input = self._closing = True
         self._drop_pending()
 
     def _drop_pending(self) -> None:
-        """Drop the requests that wait, and release the bytes counted for them."""
         self._unparsed, self._parsed = b"", 0
         self._inbound.stop()
         if self._held:
@@ -229,7 +226,6 @@ class Connection(ClientStream):
             self._end_part()
 
     def _end_part(self) -> None:
-        """Stop the timer of a part that is complete."""
         if self._part_timer is not None and self._timed_part != (self._inbound.part, self._inbound.completed):
             self._part_timer.cancel()
             self._part_timer = None

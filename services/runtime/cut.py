@@ -1,15 +1,10 @@
-"""Cuts a stream of bytes into whole lines or events, in linear time however the network has split it: a byte is not
-searched or copied again for each byte that follows.
-"""
+"""Cuts a stream of bytes into whole lines or events, in linear time however the network has split it."""
 
 from __future__ import annotations
 
 
 class Cut:
-    """Takes pieces and returns everything up to the last separator. `waiting` counts the bytes after it.
-
-    The buffer has no bound of its own: the caller checks `waiting` after each piece.
-    """
+    """Returns everything up to the last separator. The caller bounds `waiting`, the bytes after it."""
 
     __slots__ = ("_buffer", "_overlap", "_separator")
 

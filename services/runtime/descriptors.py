@@ -1,8 +1,4 @@
-"""How many connections the file descriptors of this process allow (RLIMIT_NOFILE, getrlimit(2)).
-
-Without a free descriptor a process can neither accept, nor connect to its workers, nor open a file. So a listener holds
-fewer connections than there are descriptors.
-"""
+"""How many connections the file descriptors of this process allow (RLIMIT_NOFILE, getrlimit(2))."""
 
 from __future__ import annotations
 
@@ -26,10 +22,10 @@ def raise_limit(wanted: int) -> int:
 
 
 def connections_allowed(asked: int, beside: int) -> int:
-    """As many connections as asked for, or as the descriptors allow after `beside` and SPARE; at least one.
+    """As many connections as asked for, or as the descriptors allow beside `beside` and SPARE; at least one.
 
-    `beside` counts what the process opens itself. It gets at most half of the descriptors, so that a service with a low
-    limit still accepts clients.
+    `beside`, what the process opens itself, gets at most half of the descriptors, so that a low limit leaves some for
+    clients.
     """
     limit = raise_limit(asked + beside + SPARE)
     return max(1, min(asked, limit - min(beside, limit // 2) - SPARE))

@@ -1,10 +1,7 @@
-"""Stopping without losing a request, in two steps.
+"""Stopping without losing a request, in two steps (docs/decisions/047-say-it-then-stop.md).
 
-    announce   /health/ready answers 503 `draining`; requests are served, each answer is its connection's last
-    begin      new requests are refused with `draining`, the listener closes, and running ones may finish
-
-The drain delay between the two lets a load balancer notice by its health checks; until then it sends requests, which
-would be lost if they were refused. See docs/decisions/047-say-it-then-stop.md.
+announce   /health/ready answers 503 `draining`; requests are served, each answer is its connection's last
+begin      new requests are refused with `draining`, the listener closes, and running ones may finish
 """
 
 from __future__ import annotations
@@ -17,11 +14,7 @@ LAST_WORDS_S = 1.0  # for a cancelled request to answer its client
 
 
 class Drain:
-    """The state of a stopping process, and the number of running requests.
-
-    `announced`: the service is not ready and still serves. `draining`: new requests are refused, running ones may
-    finish within the grace period. Neither state ends.
-    """
+    """The state of a stopping process, and its running requests. `announced` and `draining` never end."""
 
     def __init__(self) -> None:
         self.announced = False
@@ -38,7 +31,7 @@ class Drain:
         self.announced = True
 
     def begin(self) -> None:
-        """Begin to drain. A second call changes nothing."""
+        """Refuse new requests. A second call changes nothing."""
         if self.draining:
             return
         self.announced = self.draining = True

@@ -1,8 +1,4 @@
-"""Metrics of every HTTP service about what never became a request, and about lost log lines.
-
-The guard and the connection refuse invalid, too large or too slow requests and excess connections before a handler
-runs, so no service counts them. Each is counted by its code and logged.
-"""
+"""Metrics of every HTTP service: what was refused before a handler, connections, incoming bytes, lost log lines."""
 
 from __future__ import annotations
 
@@ -29,8 +25,6 @@ SOURCE_REASONS = ("source_connections", "source_incoming_bytes")
 
 
 class EdgeMetrics:
-    """The metrics of a service's public listener."""
-
     def __init__(self, registry: CollectorRegistry, log: Log) -> None:
         self._registry = registry
         self._log = log
@@ -56,7 +50,6 @@ class EdgeMetrics:
         self._log.info("refused at the front", id=id, status=error.status, code=error.code, why=error.message)
 
     def watch(self, connections: Callable[[], float], incoming_bytes: Callable[[], float]) -> None:
-        """Add gauges of open connections and of incoming bytes, read at each scrape."""
         gauge = Gauge("weir_front_connections", "Client connections that are held.", registry=self._registry)
         gauge.set_function(connections)
         held = Gauge("weir_front_incoming_bytes", "Bytes of requests that no handler has yet.", registry=self._registry)

@@ -64,8 +64,6 @@ REFUSALS: dict[Outcome, Answer] = {
 
 
 class WeirError(Exception):
-    """The base of all errors that end a request."""
-
     type: str | None = None
     """The error type of the body; None for the outcome's own."""
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -102,7 +100,7 @@ class BadInput(WeirError):
 
 
 class TooLarge(BadInput):
-    """413: more bytes than the limit that the message names."""
+    """413; the message names the limit."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message, param, status=413, code="request_too_large")
@@ -196,10 +194,7 @@ def problem(error: WeirError) -> tuple[int, Headers, bytes]:
 
 
 def place_of(error: BaseException) -> str:
-    """Where an exception was raised, without its text, which may quote a prompt.
-
-    The text of this project's assertions holds only counts and ids, so it is included.
-    """
+    """Where it was raised, without the text, which may quote a prompt; our assertions hold only counts and ids."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     places = " < ".join(
         f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in reversed(frames)

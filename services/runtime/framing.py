@@ -1,7 +1,4 @@
-"""HTTP/1.1 framing (RFC 9112): status lines, header lines, chunks. Bytes only.
-
-What many answers share is made once: status lines, content types, and any `block` of headers that its caller keeps.
-"""
+"""HTTP/1.1 framing (RFC 9112): status lines, header lines, chunks. What many answers share is made once."""
 
 from __future__ import annotations
 

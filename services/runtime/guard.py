@@ -194,7 +194,6 @@ class Inbound:
         return end
 
     def _missing(self) -> int:
-        """Bytes of a body of declared length that have not arrived."""
         assert self._arriving is not None
         return self._declared - len(self._arriving.body) - len(self._body)
 
@@ -214,11 +213,9 @@ class Inbound:
         return self._continue and self.part is BODY
 
     def may_continue(self) -> None:
-        """`100 Continue` has been sent."""
         self._continue = False
 
     def recheck(self, checks: tuple[HeadCheck, ...]) -> None:
-        """Apply these checks from the next head on."""
         self._checks = checks
 
     def stop(self) -> None:

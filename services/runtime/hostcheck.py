@@ -1,12 +1,8 @@
-"""Which Host and which Origin a listener answers.
+"""Which Host and which Origin a listener answers (docs/operations/access.md).
 
-DNS rebinding points a page's own name at 127.0.0.1, and the browser then lets the page read what a service on this
-machine answers. The request still carries the page's name as Host. A loopback listener accepts only loopback names,
-another one also addresses and names without a dot. ALLOWED_HOSTS adds names; `*` accepts all.
-
-A cross-site page may also send a POST without reading the answer. The browser names the page in `Origin`, so writes are
-refused unless Origin is this host. `Origin: null` (a file, a sandboxed frame) counts as another site. Programs send no
-Origin.
+DNS rebinding points a page's own name at 127.0.0.1, so a listener checks the name in Host. A page of another site may
+send a POST without reading the answer, so writes are refused unless Origin is this host; `Origin: null` (a file, a
+sandboxed frame) is another site. Programs send no Origin.
 """
 
 from __future__ import annotations
@@ -23,8 +19,7 @@ WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 class HostCheck:
     """A `HeadCheck`: 421 (RFC 9110 section 15.5.20) for a Host that may be another site's name.
 
-    `host` is the address of the listener, `allowed` the setting ALLOWED_HOSTS. HTTP/1.0 needs no Host; browsers always
-    send one.
+    On a loopback `host` it accepts loopback names, elsewhere also addresses and names without a dot, and ALLOWED_HOSTS.
     """
 
     __slots__ = ("_any", "_named", "_own", "known")
@@ -36,7 +31,6 @@ class HostCheck:
         self.known: set[bytes | None] = set()
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        """Judge the request by its Host."""
         host = exchange.header(b"host")
         if host in self.known:
             return None
@@ -47,16 +41,11 @@ class HostCheck:
         return None
 
     def takes(self, host: bytes | None) -> bool:
-        """Whether the listener answers to this Host."""
         return self._any or self._own(host) or (host is not None and name_of(host) in self._named)
 
 
 class PageCheck:
-    """A `HeadCheck`: refuses requests from pages of other sites, by Host and Origin.
-
-    It combines both checks, since every request to a router without tenants passes it: a known Host without Origin
-    costs two look-ups.
-    """
+    """A `HeadCheck` by Host and Origin in one: a Host accepted before, without Origin, costs two look-ups."""
 
     __slots__ = ("_host", "_known")
 
@@ -65,7 +54,6 @@ class PageCheck:
         self._known = self._host.known
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        """Judge the request by its Host and its Origin."""
         if exchange.header(b"host") in self._known and exchange.header(b"origin") is None:
             return None
         return self._host(exchange, body_bytes) or origin_check(exchange, body_bytes)

@@ -1,8 +1,7 @@
 """One request and its answer as a handler sees them (`Exchange`), and what answers on a listener (`App`).
 
-There is no framework here, because this is the hot path: on one core a bare handler serves three times as many requests
-as a framework with validation. `guard` makes an `Exchange` when a request's head is complete; `connection` passes it to
-the handler when its body is.
+No framework, because this is the hot path: on one core a bare handler serves three times the requests of a framework
+with validation. `guard` makes an `Exchange` when a head is complete, `connection` passes it on when its body is.
 """
 
 from __future__ import annotations
@@ -188,10 +187,7 @@ class Exchange:
         self._send_last(piece)
 
     def let_go(self, last: bytes = b"") -> None:
-        """End a streamed answer from outside its handler, if it is still open.
-
-        Further output of the handler is discarded, as after a disconnect.
-        """
+        """End a streamed answer from outside its handler, if it is open. Further output is discarded."""
         if self.started and not self.complete and not self.gone:
             self._send_last(last)
         self.gone = True
@@ -251,11 +247,7 @@ class Exchange:
 Handler = Callable[[Exchange], Awaitable[None]]
 
 HeadCheck = Callable[[Exchange, int], WeirError | None]
-"""Judges a request by its head, before its body is read: (exchange, upper bound of the body in bytes) -> a refusal or
-None.
-
-A listener runs its checks before its `App`. They must not wait.
-"""
+"""(exchange, upper bound of the body in bytes) -> a refusal or None, before the body is read. It must not wait."""
 
 
 @types.coroutine

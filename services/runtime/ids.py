@@ -1,6 +1,4 @@
-"""Ids that distinguish requests. They are not secret, so a seeded generator may make them; without one the operating
-system does.
-"""
+"""Ids that distinguish requests. They are not secret, so a seeded generator may make them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Counters and histograms for one thread, without prometheus_client's locks.
+"""Counters and histograms of one thread, without prometheus_client's locks
+(docs/decisions/039-metric-names-and-labels.md).
 
-Everything that a request counts is counted on the event loop's thread, where no lock is needed. Names, labels and text
-are prometheus_client's; a family is a `Collector` that is read on the same thread and can write its lines itself, equal
-to the byte (`exposition`). The signatures are prometheus_client's as far as they go. Keep the children: `labels()`
-costs more than an increment. `python -m loadtests.bench edge` measures it.
+Names, labels, text and signatures are prometheus_client's; a scrape runs on the same thread, and a family can write its
+own lines (`exposition`). Keep the children: `labels()` costs more than an increment.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ SHORT = 1_000_000
 
 
 class CounterChild:
-    """One series of a counter."""
-
     __slots__ = ("value",)
 
     def __init__(self) -> None:
@@ -51,7 +48,6 @@ class HistogramChild:
         self.total = 0.0
 
     def observe(self, amount: float) -> None:
-        """Count one sample, in the first bucket whose edge is not below it."""
         self.counts[bisect_left(self._edges, amount)] += 1
         self.total += amount
 
@@ -101,15 +97,12 @@ class _Family(Collector, Generic[Child]):
 
 
 class Counter(_Family[CounterChild]):
-    """As prometheus_client's Counter."""
-
     def __init__(
         self, name: str, documentation: str, labelnames: Sequence[str] = (), *, registry: CollectorRegistry
     ) -> None:
         super().__init__(name, documentation, labelnames, registry)
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add an amount, in a family without labels."""
         self._children[()].inc(amount)
 
     def describe(self) -> Iterable[Metric]:
@@ -151,7 +144,6 @@ class Histogram(_Family[HistogramChild]):
         super().__init__(name, documentation, labelnames, registry)
 
     def observe(self, amount: float) -> None:
-        """Count one sample, in a family without labels."""
         self._children[()].observe(amount)
 
     def describe(self) -> Iterable[Metric]:
@@ -179,7 +171,6 @@ class Histogram(_Family[HistogramChild]):
             page.append(form % (*cumulative, samples, _number(child.total)))
 
     def _lines(self, values: Sequence[str], number: str) -> str:
-        """The lines of a series: its buckets, its count, its sum."""
         buckets = [self._form(f"{self._name}_bucket", number, values, le=name) for name in self._names]
         count, total = self._form(f"{self._name}_count", number, values), self._form(f"{self._name}_sum", "%s", values)
         return "".join([*buckets, count, total])

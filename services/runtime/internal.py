@@ -1,10 +1,7 @@
-"""The shared token of Weir's own services (INTERNAL_TOKEN), as a check of a listener.
+"""The token of Weir's own services (INTERNAL_TOKEN), as a check of a listener.
 
-Retrieval trusts the tenant that its caller names, a worker computes every request, and metrics name every tenant, so
-their listeners are for Weir's own services only. With a token every request carries `Authorization: Bearer TOKEN` (RFC
-6750), except for health checks. Without one a listener on loopback accepts what comes from this machine and not from a
-web page (`hostcheck`), and a listener on another address does not start unless INNER_NETWORK is set. See
-docs/decisions/046-only-the-router-is-published.md.
+Retrieval trusts the tenant that its caller names, and a worker computes every request. With a token every request but
+health checks carries `Authorization: Bearer TOKEN` (RFC 6750). Without one, see docs/operations/access.md.
 """
 
 from __future__ import annotations
@@ -24,10 +21,9 @@ ASKED = (
 
 
 class TokenCheck:
-    """A `HeadCheck`: accepts requests with the token; on open paths others are subject to the checks `without`.
+    """A `HeadCheck` that accepts requests with the token. Without it, open paths have the checks `without`.
 
-    A page in a browser does not know the token, so the Host of a request with it is not checked. Raises ValueError for
-    an empty token.
+    A page in a browser does not know the token, so no Host is checked. Raises ValueError for an empty token.
     """
 
     __slots__ = ("_is_open", "_token", "_without")
@@ -40,7 +36,6 @@ class TokenCheck:
         self._without = without
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        """Judge the request by its Authorization."""
         if shows(exchange.header(b"authorization"), self._token):
             return None
         if not self._is_open(exchange.path):
@@ -57,17 +52,14 @@ def shows(authorization: bytes | None, token: bytes) -> bool:
 
 
 def first_refusal(checks: tuple[HeadCheck, ...], exchange: Exchange, body_bytes: int) -> WeirError | None:
-    """The refusal of the first check that refuses; None if none does."""
     return next((refusal for check in checks if (refusal := check(exchange, body_bytes)) is not None), None)
 
 
 def is_health(path: str) -> bool:
-    """Whether health checks of containers and supervisors ask for this path."""
     return path in HEALTH_ROUTES
 
 
 def nothing(path: str) -> bool:
-    """No path is open."""
     return False
 
 

@@ -50,5 +50,4 @@ def read_token(file: Path) -> str:
 
 
 def authorization(token: bytes) -> HeaderPairs:
-    """The header that carries the token; none without one."""
     return ((b"authorization", b"Bearer " + token),) if token else ()

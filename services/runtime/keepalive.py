@@ -1,12 +1,9 @@
-"""A small HTTP/1.1 client for the hot path: a keep-alive pool over asyncio protocols.
+"""A small HTTP/1.1 client for the hot path: a keep-alive pool (docs/decisions/009-a-keep-alive-pool-of-our-own.md).
 
-It does only what forwarding needs: no redirects, cookies, proxies or decompression. Measured on one core, httpx
-forwards 480 requests/s, aiohttp 8,900, this client 22,600; tests/runtime/test_keepalive.py compares it with aiohttp.
-
-A reply that ends early raises `Truncated`. A connection returns to the pool only after a complete answer; closing an
-unfinished reply aborts its connection, which tells the worker to stop. The pool sends a request again only if no byte
-of it was written, or if it is GET or HEAD (RFC 9110 section 9.2.2); any other retry is the caller's decision.
-Bounds: `upstream_connection`. Reasons: docs/decisions/009-a-keep-alive-pool-of-our-own.md
+Measured on one core, httpx forwards 480 requests/s, aiohttp 8,900, this client 22,600; it has no redirects, cookies,
+proxies or decompression. A connection returns to the pool only after a complete answer; closing an unfinished reply
+aborts it, which tells the worker to stop. A request is sent again only if no byte of it was written, or if it is GET or
+HEAD (RFC 9110 section 9.2.2).
 """
 
 from __future__ import annotations
@@ -225,7 +222,6 @@ class Pool:
             oldest.abort()
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Take back a connection that was in use."""
         self.in_use -= 1
         assert self.in_use >= 0, f"more was given back than taken: {self!r}"
         self.park(connection)
@@ -254,7 +250,6 @@ class Pool:
             connection.abort()
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """Remove a closed connection from the idle ones."""
         if not connection.busy and connection in self._idle:
             self._idle.remove(connection)
 

@@ -1,8 +1,7 @@
 """Logs: one JSON object per line on stdout, without blocking the event loop.
 
-A line is encoded on the spot (about 2 us) and passed in batches to a writer thread. Without that thread, as in
-simulations with virtual time, each line is written at once. Lines that cannot be written are dropped and counted, so a
-full disk or a stalled pipe costs lines, not requests. Callers never log a prompt, an answer or a key.
+A line is encoded on the spot (about 2 us) and written by a thread, or at once if not `threaded`, as in virtual time.
+Lines that cannot be written are dropped and counted. Callers never log a prompt, an answer or a key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""A set that is iterated in the order of insertion.
-
-Python iterates a set of objects by address and a set of strings by a hash that changes with each process, so code that
-acts on each member would act in another order at every start.
+"""A set in the order of insertion. Python's sets change their order with each process, and with it what code does
+first.
 """
 
 from __future__ import annotations
@@ -17,9 +15,7 @@ class OrderedSet(dict[T, None]):
     __slots__ = ()
 
     def add(self, member: T) -> None:
-        """Add a member at the end; an existing one keeps its place."""
         self[member] = None
 
     def discard(self, member: T) -> None:
-        """Remove a member, if it is one."""
         self.pop(member, None)

@@ -1,8 +1,7 @@
 """Exports traces with OpenTelemetry's own exporter; the only module that imports the extra `otel`.
 
-The loop puts finished traces into a queue. A thread turns them into OpenTelemetry spans and sends them, at most
-BATCH_REQUESTS at a time, since encoding holds the interpreter lock. Above QUEUE_REQUESTS, as with a slow collector,
-traces are dropped and counted.
+A thread sends at most BATCH_REQUESTS at a time, since encoding holds the interpreter lock. Above QUEUE_REQUESTS traces
+are dropped and counted.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class Exporting(Collector):
         self._thread.start()
 
     def take(self, finished: FinishedTrace) -> None:
-        """Queue a trace, or drop it."""
         if len(self._queue) >= QUEUE_REQUESTS or self._closing:
             self.counts["dropped"] += len(finished.spans)
             return

@@ -1,7 +1,6 @@
-"""Runs a service: sockets, connection guard, signals, drain.
+"""Runs a service: sockets, guard, signals, drain (docs/operations/lifecycle.md).
 
-On SIGTERM or SIGINT the service turns unready and serves for `drain_delay_s`; then it stops accepting, finishes running
-requests within `drain_timeout_s`, and exits with 0. A second signal ends it at once. The metrics listener answers until
+SIGTERM or SIGINT drains and exits with 0; a second signal ends the service at once. The metrics listener answers until
 the end. A process whose event loop stands still for `watchdog_s` is ended (`watchdog`).
 """
 
@@ -168,7 +167,6 @@ def from_settings(
 
 
 def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
-    """MAX_CONNECTIONS, lowered to what the file descriptors allow."""
     allowed = connections_allowed(settings.max_connections, beside)
     if allowed < settings.max_connections:
         log.warning(
@@ -207,7 +205,6 @@ class HttpListener:
         self._dating: asyncio.Task[None] | None = None
 
     async def open(self, sock: socket.socket) -> None:
-        """Start to accept."""
         self._dating = asyncio.get_running_loop().create_task(self._keep_the_date())
         await asyncio.sleep(0)  # so that the first answer has a date
         await self._server.startup([sock])
@@ -225,7 +222,6 @@ class HttpListener:
             connection.last_requests(shared.checks)
 
     async def close(self, grace_s: float) -> None:
-        """Stop accepting, let running requests finish within `grace_s` seconds, and cancel the rest."""
         for _ in range(LAST_TURNS):
             await asyncio.sleep(0)
         shared = self._shared
@@ -339,7 +335,6 @@ def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
 
 
 def _quiet_collector() -> None:
-    """Exclude imported objects from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -1,8 +1,4 @@
-"""uvicorn as it serves our connections: each listener is a `uvicorn.Server` whose protocol is `Connection`.
-
-uvicorn makes the protocol for each accepted connection, holds the TLS settings, and shuts down: it stops accepting,
-notifies every connection, waits for running requests, and cancels them after the grace period.
-"""
+"""uvicorn as it serves our connections: a listener is a `uvicorn.Server` whose protocol is `Connection`."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ BACKLOG = 2048  # connections that wait to be accepted, so that a stall of a sec
 
 
 class Config(uvicorn.Config):
-    """uvicorn's settings of one listener, and the state that its connections share.
-
-    Raises OSError or ssl.SSLError for a file of `tls` that cannot be used.
+    """uvicorn's settings of one listener, and the state of its connections. Raises OSError for a TLS file that cannot
+    be used.
     """
 
     def __init__(self, shared: Shared, tls: TlsFiles = NO_TLS) -> None:
@@ -44,13 +39,10 @@ class Config(uvicorn.Config):
 
 
 def connection_of(config: Config, **_: Any) -> Connection:
-    """Make the protocol of one connection."""
     return Connection(config.shared)
 
 
 class Server(uvicorn.Server):
-    """One listener."""
-
     config: Config
 
     def __init__(self, config: Config) -> None:

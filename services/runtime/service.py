@@ -29,10 +29,9 @@ MAX_CACHED_PATHS = 256
 class Service:
     """The `App` of a service's public listener.
 
-    `api` is the FastAPI application with every route. `hot` maps (METHOD, path) to handlers that answer an exchange
-    without the application, which still lists them in its OpenAPI document. A hot handler starts without a task and
-    calls `become_task` before it waits. `headers` are sent with every answer; `always`, their block, may be replaced at
-    run time. `rng` makes request ids; by default the operating system does.
+    `api` has every route. `hot` maps (METHOD, path) to handlers that answer an exchange without `api`, start without a
+    task, and call `become_task` before they wait. `headers` are sent with every answer; their block `always` may be
+    replaced at run time. `rng` makes request ids; by default the operating system does.
     """
 
     def __init__(
@@ -122,9 +121,7 @@ class Service:
         self.log.write("DEBUG" if route in HEALTH_ROUTES else "INFO", "request", fields, prefix)
 
     def _encode(self, key: tuple[str, str, int]) -> bytes:
-        """The log fields that many requests share. Cached for up to MAX_CACHED_PATHS, since clients choose some of
-        them.
-        """
+        """Log fields that many requests share. At most MAX_CACHED_PATHS are cached: clients choose some of them."""
         method, path, status = key
         found = msgspec.json.encode({"method": method, "path": path, "status": status})[1:-1]
         if len(self._encoded) < MAX_CACHED_PATHS:

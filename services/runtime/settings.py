@@ -1,7 +1,5 @@
-"""Settings: the only reader of the environment.
-
-Each service has one frozen settings object, read once at start. Its `config.py` subclasses `ServiceSettings`; a field's
-environment name is its name in capitals. All faults are reported at once, before anything starts.
+"""Settings, the only reader of the environment. A field's variable is its name in capitals; all faults are reported at
+once.
 """
 
 from __future__ import annotations
@@ -105,7 +103,6 @@ class ServiceSettings(BaseSettings):
 
     @property
     def otlp_headers(self) -> dict[str, str]:
-        """OTEL_EXPORTER_OTLP_HEADERS as names and values."""
         pairs = [pair.partition("=") for pair in self.otel_exporter_otlp_headers.get_secret_value().split(",")]
         return {name.strip().lower(): value.strip() for name, _, value in pairs if name.strip()}
 
@@ -189,5 +186,4 @@ def _fault(fault: Mapping[str, Any]) -> str:
 
 
 def environment() -> dict[str, str]:
-    """A copy of the process environment, for starting child processes."""
     return dict(os.environ)

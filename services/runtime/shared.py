@@ -1,8 +1,4 @@
-"""What all connections of one listener share: the application, the limits, and two budgets.
-
-One budget counts open connections, the other the bytes of requests that no handler has yet. Each has a share for one
-source (`budget`). The reasons are in docs/decisions/044-what-the-edge-holds.md.
-"""
+"""What all connections of one listener share (docs/decisions/044-what-the-edge-holds.md)."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ def _ignore_refusal(refusal: WeirError, id: str) -> None:
 
 @dataclass(slots=True)
 class Shared:
-    """The state of one listener that its connections read and write."""
-
     app: App
     limits: GuardLimits
     idle_timeout_s: float
@@ -62,11 +56,10 @@ class Shared:
         return bound
 
     def _make_room(self, now: float) -> bool:
-        """Close the connection that has been idle the longest, so that many addresses cannot keep out another one.
+        """Close the connection idle for the longest time, at least IDLE_FOR_LONG_S.
 
-        `connections` is ordered by when each was made or last answered. Busy ones at its head move to its end; at most
-        MAX_INSPECTED are inspected per newcomer. A connection idle for less than IDLE_FOR_LONG_S is never closed, so a
-        client that opens connections ever faster does not push out those in use.
+        `connections` is ordered by when each was made or last answered; at most MAX_INSPECTED busy ones move to its
+        end. Connections in use are safe from a client that opens ever more.
         """
         connections = self.connections
         for _ in range(min(MAX_INSPECTED, len(connections))):

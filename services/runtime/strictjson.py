@@ -1,13 +1,11 @@
-"""JSON for untrusted input: everything ambiguous or explosive is rejected, with the key or position.
+"""JSON for untrusted input: everything ambiguous or explosive is rejected (docs/architecture/parsers.md).
 
-Python's json accepts NaN, Infinity, 1e999, duplicate keys (the last wins), UTF-16, a byte-order mark and 990 levels of
-nesting; lone surrogates and NUL fail later in `.encode()`, a tokenizer or PostgreSQL. Two parsers that disagree about a
-body defeat any check (RFC 8259 section 4), so a body has one meaning here or is rejected.
+Python's json accepts NaN, Infinity, 1e999, duplicate keys, UTF-16, a byte-order mark and 990 levels of nesting; lone
+surrogates and NUL fail later. Two parsers that disagree about a body defeat any check (RFC 8259 section 4).
 
-msgspec parses the common body, several times faster than a parser with callbacks, and `_plain` checks what msgspec does
-not. Any doubt or fault sends the body to the strict reader, which decides. Both readers take linear time in the body's
-length, without regular expressions; `tests/linear` counts the steps. An integer has at most `max_digits` digits, since
-Python's `int()` takes quadratic time. See docs/architecture/parsers.md.
+msgspec parses the common body, several times faster, and `_plain` checks what msgspec does not. Any doubt sends the
+body to the strict reader, which decides. Both take linear time; `tests/linear` counts the steps. Python's `int()` takes
+quadratic time, hence `max_digits`.
 """
 
 from __future__ import annotations
@@ -76,7 +74,6 @@ class _Strict:
 
 
 def _first_repeated(names: Iterable[str]) -> str:
-    """The first name, in order of first appearance, that appears again."""
     count = Counter(names)
     return next(name for name in count if count[name] > 1)
 
@@ -106,8 +103,8 @@ def loads(body: bytes, limits: JsonLimits = _LIMITS) -> Any:
 def _plain(body: bytes) -> dict[str, Any]:
     """What the strict reader would return, or `_Doubt`.
 
-    Each key has a colon. If there are as many colons as members, after duplicate keys have become one, there were no
-    duplicates. If strings contain colons too, only colons behind a quote or white space count.
+    As many colons as members mean no duplicate keys. If strings contain colons, only those behind a quote or white
+    space count.
     """
     limit = _LIMITS.max_items
     if len(body) > limit and body.count(b",") + body.count(b"[") + body.count(b"{") > limit:
@@ -124,7 +121,6 @@ def _plain(body: bytes) -> dict[str, Any]:
 
 
 def _members(value: Any, depth: int) -> int:
-    """The number of members of all objects together."""
     if depth == 0:
         raise _Doubt
     members, inner = (len(value), value.values()) if type(value) is dict else (0, value)
@@ -140,7 +136,6 @@ def _members(value: Any, depth: int) -> int:
 
 
 def _strict(body: bytes, limits: JsonLimits) -> Any:
-    """The reader that decides, and names the fault."""
     if not body:
         raise BadInput("the body is empty: JSON was expected", code="invalid_json")
     if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):

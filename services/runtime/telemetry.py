@@ -1,8 +1,7 @@
-"""Prometheus: one registry per process, buckets up to 120 s, labels from closed sets.
+"""Prometheus: one registry per process, buckets up to 120 s, labels from closed sets (docs/metrics.md).
 
-A histogram that ends below the deadline answers NaN for the tail, so its edges reach 120 s. `_created` series are off,
-since they would double a scrape. Each service declares its metrics in its `metrics.py` and keeps the labelled children:
-`labels()` costs four times an increment. docs/metrics.md lists every metric, and a test compares the two.
+A histogram that ends below the deadline answers NaN for the tail. `_created` series, which double a scrape, are off.
+Services keep the labelled children: `labels()` costs four times an increment.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class TasksCollector(Collector):
     """The number of tasks of the running event loop, which grows with a leak of waiting tasks."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields nothing where no loop runs."""
         try:
             count = len(asyncio.all_tasks())
         except RuntimeError:
@@ -53,7 +51,7 @@ class TasksCollector(Collector):
 
 
 def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:
-    """Add GET and HEAD /metrics."""
+    """Add GET and HEAD /metrics. Back-pressure limits a scraper that does not read to two pages."""
 
     async def metrics() -> Response:
         return Response(page_of(registry), media_type=CONTENT_TYPE_LATEST)

@@ -29,7 +29,6 @@ NO_TLS = TlsFiles(None, None)
 
 
 def tls_faults(files: TlsFiles) -> Iterator[str]:
-    """The faults of these files, one line per setting."""
     if files.certificate is None or files.key is None:
         if any(files):
             yield "TLS_CERT_FILE: HTTPS needs both TLS_CERT_FILE and TLS_KEY_FILE"

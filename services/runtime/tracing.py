@@ -1,15 +1,12 @@
-"""Traces: how long each part of a request takes, across services, in OpenTelemetry's terms.
+"""Traces: how long each part of a request takes, across services (docs/operations/observability.md).
 
-The context of a trace travels in two headers (W3C Trace Context): `traceparent` names the trace, the caller's span and
-whether it is recorded; `tracestate` is passed on unchanged. Invalid headers are ignored, as the standard asks.
+The context travels in `traceparent` and `tracestate` (W3C Trace Context); invalid headers are ignored, as the standard
+asks. With tracing off, the default, the context is passed on and its trace id logged. With tracing on, a sampled
+request has a `Trace` of `Span`s, which goes to a bounded queue at the end.
 
-    off (the default)   a client's context is passed on, and its trace id is logged
-    on                  a sampled request has a `Trace`, whose steps are `Span`s; at the end of the request all of them
-                        go to a bounded queue
-
-Only `otel` imports OpenTelemetry, in a thread of its own. Steps are recorded by hand from known times, since context
-managers and framework instrumentation cost more than a request. The service where a trace begins samples it by its id;
-a received context decides by its flag. A GET starts no trace.
+Steps are recorded by hand from known times, since context managers and framework instrumentation cost more than a
+request. The service where a trace begins samples it by its id; a received context decides by its flag. A GET starts no
+trace. Only `otel` imports OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -148,13 +145,10 @@ class FinishedTrace(NamedTuple):
     spans: tuple[Span, ...]
 
     def unix(self, at: float) -> int:
-        """A loop time as nanoseconds since the epoch."""
         return self.unix_ns + round((at - self.at) * 1e9)
 
 
 class TraceExporter(Protocol):
-    """Exports finished traces."""
-
     def take(self, finished: FinishedTrace) -> None:
         """Queue a trace or drop it, without waiting."""
 

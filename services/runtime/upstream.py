@@ -1,14 +1,13 @@
 """How an exchange with another service fails. The class decides what may be tried again.
 
-UpstreamError             `sent`: whether the server can have seen the request
+UpstreamError             the server may have seen the request, unless `sent` is false
 ├── PoolFull              local: every connection that may be open is in use
 │   └── NoDescriptors     local: this process may open no further socket
 ├── AnswerTooLarge        the server sent more than its reader accepts
 └── ConnectionLost        closed or reset while the server worked on it
     └── Truncated         the answer had begun
 
-`str(error)` is for the log: it may contain an address or the server's text. `public` is a fixed sentence per class for
-clients.
+`str(error)` is for the log: it may contain an address or text of the server.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ def readable(words: str) -> str:
 
 
 class UpstreamError(Exception):
-    """The exchange failed. `sent` is false if the server cannot have read a byte of the request."""
-
     public = "it failed"
     """The sentence for a client: no address, and no text of the server."""
 
@@ -37,8 +34,6 @@ class UpstreamError(Exception):
 
 
 class PoolFull(UpstreamError):
-    """Every connection that may be open is in use. This says nothing about the server."""
-
     def __init__(self, message: str) -> None:
         super().__init__(message, sent=False)
 
@@ -48,8 +43,6 @@ class NoDescriptors(PoolFull):
 
 
 class AnswerTooLarge(UpstreamError):
-    """The answer, or one line or header of it, is longer than its reader accepts."""
-
     public = "its answer was too large"
 
 
@@ -60,6 +53,4 @@ class ConnectionLost(UpstreamError):
 
 
 class Truncated(ConnectionLost):
-    """The answer began and did not end; its beginning is not a whole answer."""
-
     public = "its answer was cut"

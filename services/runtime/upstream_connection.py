@@ -165,7 +165,6 @@ class UpstreamConnection(asyncio.Protocol):
     # The sink of a `WriteCoalescer`
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
         return self.transport is None or self.transport.is_closing()
 
     def write(self, data: bytes) -> None:
@@ -212,7 +211,6 @@ class UpstreamConnection(asyncio.Protocol):
             await self.wait()
 
     def take(self) -> bytes:
-        """What has arrived of the body since the last call."""
         data = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.pieces.clear()
         self.buffered_bytes = 0

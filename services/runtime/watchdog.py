@@ -1,15 +1,12 @@
-"""Ends a process whose event loop stands still, so that a supervisor restarts it.
-
-Two watches share one limit, since neither sees every kind of standstill:
+"""Ends a process whose event loop stands still, so that a supervisor restarts it (docs/operations/lifecycle.md).
 
     the loop waits                   a thread counts the seconds without a beat: a lock, a slow file, `time.sleep`
     the loop computes in C code      a timer of the process's own processor time (`ITIMER_PROF`), which every beat
                                      resets: a regular expression holds the interpreter, and then no thread runs
 
-Neither counts time in which the process did not run (SIGSTOP, a paused container): the processor timer stops, and the
-thread counts at most twice its own interval per look. Both end the process by SIGPROF (status 155 in a shell or a
-container): `faulthandler` writes the stacks of all threads to standard error, then the signal's default action ends the
-process. Process 1 of a container has no such default, so a container needs an init (docker-compose.yml).
+Neither counts time in which the process did not run (SIGSTOP, a paused container). Both end the process by SIGPROF,
+after `faulthandler` has written the stacks of all threads to standard error. SIGPROF does not end process 1 of a
+container, so a container needs an init (docker-compose.yml).
 """
 
 from __future__ import annotations
@@ -81,7 +78,6 @@ class _Watch:
         faulthandler.unregister(ENDED_BY)
 
     def _beat(self) -> None:
-        """Called by the loop: count the turn and reset the processor timer."""
         self._turns += 1
         signal.setitimer(signal.ITIMER_PROF, self._limit_s)
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self._beat)
