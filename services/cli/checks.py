@@ -153,7 +153,7 @@ async def database(url: str, model: str = "") -> list[Finding]:
             "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
         )
         tables = {row["tablename"] for row in await connection.fetch(TABLES)}
-        if await connection.fetchval(MAY_READ):  # the services' user has no other rights
+        if await connection.fetchval(MAY_READ):  # as the services' user, who has no rights without it
             await connection.execute("SET ROLE weir_reader")
         found = [Finding("database", FindingLevel.OK, f"PostgreSQL {version}"), pgvector(extension)]
         return [*found, await corpus(connection, tables, model)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 
-ALL_SOURCES, SOURCE = "everybody", "source"
+ALL_SOURCES, SOURCE = "all", "source"
 IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 
 

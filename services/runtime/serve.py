@@ -238,9 +238,7 @@ class HttpListener:
 def listening_socket(host: str, port: int, variable: str) -> socket.socket:
     """A socket that listens there. Raises PortTaken, which names the setting `variable`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # without it asyncio leaves Nagle's algorithm on
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY for this protocol
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
