@@ -68,7 +68,7 @@ def test_a_ping_leaves_with_what_the_original_client_leaves_with(tmp_path: Path)
             await line.send(*upload(b"x"))
             await until(lambda: backend.running == 1)
             assert (await weir_governor(tmp_path, "ping", GOVERNOR_PORT=port))[0] == 2
-            backend.let_go.release()
+            backend.release.release()
             await until(lambda: backend.running == 0)
         assert (await weir_governor(tmp_path, "ping", GOVERNOR_PORT=port))[0] == 1
 
@@ -79,7 +79,7 @@ def test_a_file_is_sent_to_the_stack_that_runs_here_and_to_no_other_port(tmp_pat
     async def main() -> None:
         (tmp_path / "job.json").write_text("{}")
         backend = Held()
-        backend.let_go.release()
+        backend.release.release()
         async with governor(backend) as stand:
             lease = published(tmp_path, f"127.0.0.1:{stand.process.bound_port}")
             try:
@@ -155,7 +155,7 @@ def test_status_asks_the_governor_in_its_own_words_and_a_full_one_is_ready(tmp_p
             stack = StackNote(1, "http://r", "http://s", [], "", "", f"127.0.0.1:{stand.process.bound_port}")
             address = services(stack)["governor"]
             assert await asyncio.to_thread(readiness, address) == "ready"
-            backend.let_go.release()
+            backend.release.release()
         assert await asyncio.to_thread(readiness, address) == "does not answer"
 
     asyncio.run(main())
