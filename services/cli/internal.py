@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from services.cli.child import private
 from services.cli.config import LabSettings
 from services.cli.errors import LabError
 from services.runtime.internaltoken import NONE, read_token
@@ -34,7 +34,7 @@ def kept(settings: LabSettings) -> Iterator[None]:
     try:
         file.unlink(missing_ok=True)
         if token:
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            with open(file, "xb", opener=private) as opened:
                 opened.write(token + b"\n")
     except OSError as error:
         raise LabError(f"{file} cannot be written ({error.strerror}): choose a folder with DATA_DIR.") from error

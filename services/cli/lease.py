@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from services.cli.child import PRIVATE_FILE, PRIVATE_FOLDER
+from services.cli.child import PRIVATE_FILE, PRIVATE_FOLDER, private
 from services.cli.errors import LabError
 
 POLL_S = 0.05
@@ -77,7 +77,7 @@ class Lease:
         """Write where the stack listens, for other terminals."""
         fresh = self._folder / "stack.json.partial"
         fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with open(fresh, "x", encoding="utf-8", opener=private) as file:
             json.dump(asdict(note), file, indent=2)
         fresh.rename(self._folder / "stack.json")
 

@@ -14,7 +14,7 @@ import socket
 import time
 from pathlib import Path
 
-from services.cli.child import PRIVATE_FOLDER, Child, describe_exit
+from services.cli.child import PRIVATE_FOLDER, Child, describe_exit, private
 from services.cli.errors import LabError
 
 READY_WITHIN_S = 10.0
@@ -97,8 +97,7 @@ class EmbeddedValkey:
         )
         file = self._folder / "valkey.conf"
         file.unlink(missing_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as output:
+        with open(file, "x", encoding="utf-8", opener=private) as output:
             output.write("\n".join(settings) + "\n")
 
     def spawn(self) -> None:
