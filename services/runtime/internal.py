@@ -21,7 +21,7 @@ ASKED = (
 
 
 class TokenCheck:
-    """A `HeadCheck` that accepts requests with the token. Without it, open paths have the checks `without`.
+    """A `HeadCheck` that accepts requests with the token. Without it, open paths have the checks `without`, others 401.
 
     A page in a browser does not know the token, so no Host is checked. Raises ValueError for an empty token.
     """
