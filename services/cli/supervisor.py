@@ -1,6 +1,4 @@
-"""Starts services as child processes, waits for them, shows them, and stops them in order when one ends or a signal
-arrives.
-"""
+"""Starts services as child processes, waits until they are ready, and stops them in order at the end."""
 
 from __future__ import annotations
 

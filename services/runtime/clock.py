@@ -1,6 +1,4 @@
-"""The wall clock, for fields that people read. Nothing waits by it: it can jump. A virtual loop has its own
-`unix_time`.
-"""
+"""The wall clock, for fields that people read; nothing waits by it. A virtual loop has its own, as `unix_time`."""
 
 from __future__ import annotations
 

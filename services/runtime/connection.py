@@ -9,7 +9,7 @@
 A connection has a timer unless it answers a request; a handler has its own deadline. Requests and refusals are
 answered in the order of arrival (RFC 9112 section 9.3.2). A request's bytes count in `Shared.incoming` until its
 handler starts; a declared body counts from its head on. What arrives whole and starts at once costs neither timer nor
-count. Reasons: docs/decisions/044-what-the-edge-holds.md
+count. The reasons are in decision record 044.
 """
 
 from __future__ import annotations

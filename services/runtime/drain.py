@@ -1,7 +1,9 @@
-"""Stopping without losing a request, in two steps (docs/decisions/047-say-it-then-stop.md).
+"""Stopping without losing a request, in two steps (decision record 047).
 
-announce   /health/ready answers 503 `draining`; requests are served, each answer is its connection's last
-begin      new requests are refused with `draining`, the listener closes, and running ones may finish
+    announce   /health/ready answers 503 `draining`; requests are served, each answer is its connection's last
+    begin      new requests are refused with `draining`, the listener closes, and running ones may finish
+
+The drain delay between the two lets load balancers notice by their health checks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Writes the metrics page quickly, since a scrape runs on the event loop
-(docs/decisions/039-metric-names-and-labels.md).
+"""Writes the metrics page quickly, since a scrape runs on the event loop (decision record 039).
 
 prometheus_client formats each sample anew: 7 ms for a thousand series. The families of `instruments` keep the text of
 each series, and the page is equal to the byte.

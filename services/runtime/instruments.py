@@ -1,5 +1,4 @@
-"""Counters and histograms of one thread, without prometheus_client's locks
-(docs/decisions/039-metric-names-and-labels.md).
+"""Counters and histograms of one thread, without prometheus_client's locks (decision record 039).
 
 Names, labels, text and signatures are prometheus_client's; a scrape runs on the same thread, and a family can write its
 own lines (`exposition`). Keep the children: `labels()` costs more than an increment.

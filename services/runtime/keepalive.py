@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for the hot path: a keep-alive pool (docs/decisions/009-a-keep-alive-pool-of-our-own.md).
+"""A small HTTP/1.1 client for the hot path: a keep-alive pool (decision record 009).
 
 Measured on one core, httpx forwards 480 requests/s, aiohttp 8,900, this client 22,600; it has no redirects, cookies,
 proxies or decompression. A connection returns to the pool only after a complete answer; closing an unfinished reply

@@ -1,6 +1,4 @@
-"""A set in the order of insertion. Python's sets change their order with each process, and with it what code does
-first.
-"""
+"""A set in the order of insertion. The order of Python's sets differs between processes."""
 
 from __future__ import annotations
 

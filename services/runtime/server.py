@@ -15,9 +15,7 @@ BACKLOG = 2048  # connections that wait to be accepted, so that a stall of a sec
 
 
 class Config(uvicorn.Config):
-    """uvicorn's settings of one listener, and the state of its connections. Raises OSError for a TLS file that cannot
-    be used.
-    """
+    """uvicorn's settings of a listener, and its `Shared` state. Raises OSError for a TLS file that cannot be used."""
 
     def __init__(self, shared: Shared, tls: TlsFiles = NO_TLS) -> None:
         super().__init__(

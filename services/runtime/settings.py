@@ -1,5 +1,6 @@
-"""Settings, the only reader of the environment. A field's variable is its name in capitals; all faults are reported at
-once.
+"""Settings, the only reader of the environment.
+
+A field's variable is its name in capitals. All faults are reported at once, before anything starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all connections of one listener share (docs/decisions/044-what-the-edge-holds.md)."""
+"""What all connections of one listener share (decision record 044)."""
 
 from __future__ import annotations
 
