@@ -1,5 +1,5 @@
-"""Weir: an overload-proof front door for LLM inference.
+"""Weir: an overload-proof reverse proxy for LLM servers.
 
-The folders are the architecture. `core` decides and is pure, `contracts` is what crosses the wire, `runtime` is
-the edge that every service shares, and each remaining folder is one process. See docs/architecture/README.md.
+`core` decides and is pure, `contracts` holds the wire types, `runtime` is what every service shares, `console` is the
+live page, `cli` the command line, and each other folder is one process. See docs/architecture/README.md.
 """

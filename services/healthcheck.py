@@ -1,9 +1,9 @@
-"""The images' health check: is the service on this port ready? Exit status 0 if GET PATH answers 200.
+"""The images' health check: exit status 0 if GET PATH on this port answers 200.
 
-    healthcheck.py PORT [PATH]      PATH is /health/ready, if nothing else is said
+    healthcheck.py PORT [PATH]      PATH is /health/ready by default
 
-A bare socket rather than an HTTP client, since the check runs every few seconds in every container and an import of
-`urllib.request` costs five times what the question does; the images have no curl, and need none.
+It uses a bare socket, since the check runs every few seconds in every container and the import of `urllib.request`
+takes five times as long as the request. The images have no curl.
 """
 
 import socket
@@ -15,14 +15,14 @@ IS_READY = b"HTTP/1.1 200 "
 
 
 def ready(port: int, path: str = READY) -> bool:
-    """Whether the answer begins as that of a service that is ready."""
-    asked = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
+    """Whether the service answers 200. Raises OSError if it cannot be reached within TIMEOUT_S."""
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
-        connection.sendall(asked)
-        told = b""
-        while len(told) < len(IS_READY) and (more := connection.recv(256)):
-            told += more
-        return told.startswith(IS_READY)
+        connection.sendall(request)
+        reply = b""
+        while len(reply) < len(IS_READY) and (more := connection.recv(256)):
+            reply += more
+        return reply.startswith(IS_READY)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ from services.router.workers.health import Health
 from services.runtime import drain, keepalive, serve
 from services.runtime.connection import Connection
 from services.runtime.guard import Inbound
-from services.runtime.keepalive import _Connection as Upstream
 from services.runtime.server import Server
+from services.runtime.upstream_connection import UpstreamConnection
 from services.worker.engines.simulated import SimulatedEngine
 
 MOST_SEEDS = 200
@@ -179,7 +179,7 @@ def _not_counted_back(session: GovernorSession, job: Any) -> None:
     job.deferred = False
 
 
-def _taken_without_resuming(upstream: Upstream) -> bytes:
+def _taken_without_resuming(upstream: UpstreamConnection) -> bytes:
     data = b"".join(upstream.pieces)
     upstream.pieces.clear()
     upstream.buffered_bytes = 0
@@ -221,7 +221,9 @@ BUGS = (
     Bug("the governor's bytes have no bound", 8, (Gate, "reserve", _any_bytes)),
     Bug("the governor's cap is not asked", 3, (Gate, "try_acquire", _any_job)),
     Bug("a deferred job of the governor is counted for ever", 1, (GovernorSession, "_resume", _not_counted_back)),
-    Bug("a worker's connection is not resumed after a pause", 23, (Upstream, "take", _taken_without_resuming)),
+    Bug(
+        "a worker's connection is not resumed after a pause", 23, (UpstreamConnection, "take", _taken_without_resuming)
+    ),
     Bug("a client that reads again is not written to", 4, (Connection, "resume_writing", _not_written_to)),
 )
 

@@ -22,7 +22,7 @@ from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
 from loadtests.world.scenario import Fault, Group, Load, Scenario, Tight, scenario
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER, ROUTER_METRICS, System
-from services.runtime import connection, keepalive
+from services.runtime import connection, upstream_connection
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5
@@ -294,7 +294,7 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
     with ExitStack() as stack:
         if tight is not None:
             stack.enter_context(mock.patch.object(connection, "MAX_UNREAD_BYTES", tight.unread))
-            stack.enter_context(mock.patch.object(keepalive, "HIGH_WATER_BYTES", tight.ahead))
+            stack.enter_context(mock.patch.object(upstream_connection, "HIGH_WATER_BYTES", tight.ahead))
         yield
 
 

@@ -87,7 +87,7 @@ class Tight:
     """Bounds of a connection, in bytes, so small that answers of the world meet them.
 
     `window`: what the kernels hold of one direction. `unread`: `connection.MAX_UNREAD_BYTES`, where a handler waits for
-    its client to read. `ahead`: `keepalive.HIGH_WATER_BYTES`, where reading from a worker is paused.
+    its client to read. `ahead`: `upstream_connection.HIGH_WATER_BYTES`, where reading from a worker is paused.
     """
 
     window: int

@@ -1,4 +1,4 @@
-"""`weir`: the command line. Each command imports what it needs when it is called, so that --help is quick."""
+"""`weir`: the command line. Each command imports what it needs when it runs, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="weir",
-    help="An overload-proof front door for LLM inference, and the lab to watch it in.",
+    help="An overload-proof reverse proxy for LLM servers, and a lab to test it in.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
-keys = typer.Typer(help="Keys of tenants, for the router's tenants file.", no_args_is_help=True)
+keys = typer.Typer(help="API keys of tenants, for the router's tenants file.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 worker = typer.Typer(help="Workers of this machine, without the rest of the stack.", no_args_is_help=True)
 app.add_typer(worker, name="worker")
-governor = typer.Typer(help="The governor: a hard cap with an honest yield, over TCP.", no_args_is_help=True)
+governor = typer.Typer(help="The governor: a hard concurrency limit, over TCP.", no_args_is_help=True)
 app.add_typer(governor, name="governor")
 
 
 @app.command()
 def up() -> None:
-    """Start everything here, from the database to the router and the storm bench. Ctrl-C stops it all."""
+    """Start the whole stack here, from the database to the router and the storm bench. Ctrl-C stops it."""
     from services.cli.up import up as run
 
     raise typer.Exit(run(_settings(), _console()))
@@ -51,36 +51,36 @@ def down() -> None:
 @app.command()
 def status() -> None:
     """Show what runs in this folder, and whether it is ready."""
-    from services.cli.status import status as show
+    from services.cli.status import status as run
 
-    raise typer.Exit(show(_settings(), _console()))
+    raise typer.Exit(run(_settings(), _console()))
 
 
 @app.command()
 def doctor() -> None:
-    """Check versions, ports, disk, database, cache and services, and say what to mend."""
-    from services.cli.doctor import doctor as examine
+    """Check versions, ports, disk, database, cache and services, and say what to fix."""
+    from services.cli.doctor import doctor as run
 
-    raise typer.Exit(examine(_settings(), _console()))
+    raise typer.Exit(run(_settings(), _console()))
 
 
 @app.command()
 def ask(
-    question: Annotated[str, typer.Argument(help="What to ask of the ingested documents.")],
-    tenant: Annotated[str, typer.Option(help="Whose documents.")] = "demo",
+    question: Annotated[str, typer.Argument(help="The question to the ingested documents.")],
+    tenant: Annotated[str, typer.Option(help="Tenant that owns the documents.")] = "demo",
     top_k: Annotated[int, typer.Option(min=1, max=20, help="Passages to look up.")] = 5,
-    max_tokens: Annotated[int, typer.Option(min=1, max=2048, help="Longest answer, in tokens.")] = 256,
+    max_tokens: Annotated[int, typer.Option(min=1, max=2048, help="Maximum length of the answer, in tokens.")] = 256,
     router: Annotated[str, typer.Option(help="The router's address; default: the one running here.")] = "",
     key: Annotated[str, typer.Option(help="Bearer key, where the router has a tenants file.")] = "",
 ) -> None:
     """Ask a question; the answer names its sources."""
     from services.cli.ask import Question
-    from services.cli.ask import ask as put
+    from services.cli.ask import ask as run
 
     settings = _settings()
     address = router or settings.router_url
-    asked = Question(question, tenant=tenant, top_k=top_k, max_tokens=max_tokens, key=key)
-    raise typer.Exit(put(asked, address, _console()))
+    wanted = Question(question, tenant=tenant, top_k=top_k, max_tokens=max_tokens, key=key)
+    raise typer.Exit(run(wanted, address, _console()))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -90,7 +90,7 @@ def ingest(
         list[str], typer.Argument(help="Files or folders, or --reembed; the ingester's options may follow.")
     ],
 ) -> None:
-    """Read documents into the database: chunk, embed, store, forget what has gone."""
+    """Read documents into the database: chunk, embed, store, and remove what no longer exists."""
     from services.cli.ingest import ingest as run
 
     run(_settings(), [*paths, *context.args])
@@ -101,7 +101,7 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 
 @app.command(context_settings=PASSED_ON)
 def simulate(context: typer.Context) -> None:
-    """Compare policies on a virtual clock: the same traffic, weir beside what others do; --help tells more."""
+    """Compare policies on a virtual clock: the same traffic under weir and its alternatives. See --help."""
     from services.cli.testbed import simulate as run
 
     run(context.args)
@@ -109,14 +109,14 @@ def simulate(context: typer.Context) -> None:
 
 @app.command(context_settings=PASSED_ON)
 def storm(context: typer.Context) -> None:
-    """Start real load through the router of the stack that runs here, and watch it; --help tells more."""
+    """Start real load through the router of the stack that runs here, and watch it. See --help."""
     from services.cli.testbed import storm as run
 
     run(_settings(), context.args)
 
 
 @keys.command()
-def new(tenant: Annotated[str, typer.Option(help="Whose key it is.")] = "") -> None:
+def new(tenant: Annotated[str, typer.Option(help="Tenant that the key is for.")] = "") -> None:
     """Make a key: it is shown once, with the line for the tenants file."""
     from services.cli.keys import name_fault
     from services.cli.keys import new as make
@@ -134,9 +134,11 @@ def run_workers(
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda (worker i on device i), or a list: cuda:0,cuda:2. Default: DEVICE.")
     ] = "",
-    name: Annotated[str, typer.Option(help="They are called NAME-0, NAME-1, ...; one NAME a machine.")] = "worker",
+    name: Annotated[
+        str, typer.Option(help="Their names are NAME-0, NAME-1, ...; choose another NAME on each machine.")
+    ] = "worker",
 ) -> None:
-    """Start workers on ports that follow each other. Ctrl-C finishes what runs, and stops them."""
+    """Start workers on consecutive ports. Ctrl-C finishes running requests and stops them."""
     from services.cli.replicas import run
 
     settings = _settings(workers_count=replicas, worker_port=port, device=device or None)
@@ -145,7 +147,7 @@ def run_workers(
 
 @worker.command(name="calibrate", context_settings=PASSED_ON)
 def calibrate_worker(context: typer.Context) -> None:
-    """Measure the engine that the settings name, and fit the simulated engine's clock to it: --help tells how."""
+    """Measure the engine that the settings name, and fit the clock of the simulated engine to it. See --help."""
     from services.cli.calibrate import calibrate
 
     calibrate(_settings(), context.args)
@@ -153,7 +155,7 @@ def calibrate_worker(context: typer.Context) -> None:
 
 @governor.command(name="send", context_settings=PASSED_ON)
 def send_to_governor(context: typer.Context) -> None:
-    """Send a FILE as a job, and come back when told to. Exit status 0 done, 2 aborted, 1 else; --help tells more."""
+    """Send a FILE as a job, retrying when told to. Exit status 0: done, 2: aborted, 1: other. See --help."""
     from services.cli.governor import send
 
     send(_settings(), context.args)
@@ -161,7 +163,7 @@ def send_to_governor(context: typer.Context) -> None:
 
 @governor.command(name="ping", context_settings=PASSED_ON)
 def ping_governor(context: typer.Context) -> None:
-    """Ask whether a slot is free. Exit status 0 one is, 2 none is, 1 no answer; --help tells more."""
+    """Ask whether a slot is free. Exit status 0: yes, 2: no, 1: no answer. See --help."""
     from services.cli.governor import send
 
     send(_settings(), ["--ping", *context.args])
@@ -169,7 +171,7 @@ def ping_governor(context: typer.Context) -> None:
 
 @governor.command(name="run")
 def run_governor() -> None:
-    """Run a governor alone, settings from the environment. It posts to the router here, if nothing else is set."""
+    """Run a governor alone, with settings from the environment. It posts to the router here by default."""
     from services.cli.governor import run
 
     run(_settings())
@@ -199,14 +201,12 @@ def clean_data() -> None:
 
 
 def main() -> None:
-    """The console script."""
     from services.cli.console import run_command
 
     run_command(partial(app, prog_name="weir"))
 
 
 def _settings(**chosen: object) -> LabSettings:
-    """What the environment and .env say, and over it what was chosen on the command line."""
     from services.cli.config import LabSettings
     from services.runtime.settings import load
 

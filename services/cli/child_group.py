@@ -1,10 +1,4 @@
-"""Children in order: started together where they may be, watched, and stopped in reverse.
-
-`ChildGroup` decides nothing about what runs; it keeps the promises. A child that ends unasked becomes a `LabError`
-that names it, its exit code, its last words and its log; one that the others do without is only told of. `stop` goes
-through the tiers in reverse (the front door first, so that what runs can finish; the stores last), asks each politely,
-and insists after a bound.
-"""
+"""Child processes that are watched together and stopped in reverse order: the router first, the stores last."""
 
 from __future__ import annotations
 
@@ -16,14 +10,14 @@ from typing import Any, NoReturn
 from services.cli.child import Child, describe_exit, trim
 from services.cli.errors import LabError
 
-LOOK_EVERY_S = 0.1
-TRIM_EVERY_LOOKS = 100
+WATCH_INTERVAL_S = 0.1
+TRIM_INTERVAL_LOOKS = 100
 
 
 @dataclass
 class Watched:
     child: Child
-    tier: int  # higher tiers lean on lower ones, and are stopped before them
+    tier: int  # higher tiers depend on lower ones, and are stopped first
     stop_within_s: float
     vital: bool = True
     lost: bool = False
@@ -35,20 +29,20 @@ class ChildGroup:
     on_lost: Callable[[str], None] = lambda why: None
 
     def take(self, child: Child, tier: int, stop_within_s: float, *, vital: bool = True) -> None:
-        """Watch a child that has been started, and stop it when its tier's turn comes."""
+        """Watch a child that has been started; `stop` stops it with its tier."""
         self.children.append(Watched(child, tier, stop_within_s, vital))
 
     async def watch(self) -> NoReturn:
-        """Return never; raise when a child has ended that nobody asked to end."""
+        """Never returns. Raises LabError when a vital child ends."""
         looks = 0
         while True:
             for watched in self.children:
                 self._look(watched)
-            if looks % TRIM_EVERY_LOOKS == 0:
+            if looks % TRIM_INTERVAL_LOOKS == 0:
                 for watched in self.children:
                     trim(watched.child.log)
             looks += 1
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(WATCH_INTERVAL_S)
 
     def _look(self, watched: Watched) -> None:
         if watched.vital:
@@ -60,7 +54,7 @@ class ChildGroup:
             )
 
     async def stop(self) -> list[str]:
-        """Stop everything, highest tier first. The names of those that had to be killed."""
+        """Stop everything, highest tier first. Returns the names of children killed after their time."""
         killed: list[str] = []
         for tier in sorted({watched.tier for watched in self.children}, reverse=True):
             members = [watched for watched in self.children if watched.tier == tier]
@@ -69,7 +63,6 @@ class ChildGroup:
         return killed
 
     def kill(self) -> None:
-        """No more patience: SIGKILL to every child."""
         for watched in self.children:
             if watched.child.running:
                 watched.child.kill()

@@ -1,4 +1,4 @@
-"""The lab's settings: which ports, which folder, how many workers, whose database."""
+"""The lab's settings: ports, folders, workers, stores."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import Field, SecretStr
 from services.runtime.addresses import is_loopback
 from services.runtime.settings import ServiceSettings
 
-METRICS_OFFSET = 1000  # a part's metrics listen this far above its own port: 8000 and 9000, 8010 and 9010
-GOVERNOR_METRICS_OFFSET = 1230  # but the governor's: 7777 and 9007
-STORM_METRICS_OFFSET = 918  # and the storm bench's: 8090 and 9008
+METRICS_OFFSET = 1000  # between a service's port and its metrics port: 8000 and 9000, 8010 and 9010
+GOVERNOR_METRICS_OFFSET = 1230  # of the governor: 7777 and 9007
+STORM_METRICS_OFFSET = 918  # of the storm bench: 8090 and 9008
 HIGHEST_PORT = 65535 - METRICS_OFFSET
 EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
@@ -20,7 +20,7 @@ TOKEN_FILE = "internal-token"
 
 
 class LabSettings(ServiceSettings):
-    """What `weir up` starts and where. Any other setting in the environment or in .env passes through to the parts."""
+    """What `weir up` starts and where. All other settings pass from the environment and .env to the services."""
 
     router_port: int = Field(8000, ge=1, le=HIGHEST_PORT, description="port of the router; its metrics 1000 above")
     retrieval_port: int = Field(8001, ge=1, le=HIGHEST_PORT, description="port of retrieval; its metrics 1000 above")
@@ -69,7 +69,7 @@ class LabSettings(ServiceSettings):
 
     @property
     def models(self) -> Path:
-        """Where workers keep the models they fetch and make. Another folder than the stack's data: it may be large."""
+        """Where workers keep models. It may be large, so it can be outside the stack's data folder."""
         return Path(self.model_cache_dir).expanduser().absolute() if self.model_cache_dir else self.folder / "models"
 
     @property
@@ -82,22 +82,20 @@ class LabSettings(ServiceSettings):
 
     @property
     def inner_host(self) -> str:
-        """Where the parts listen that are for this stack alone: HOST, if only this machine reaches it."""
+        """The address of services for this stack alone: HOST if that is loopback, else 127.0.0.1."""
         return self.host if is_loopback(self.host) else LOOPBACK
 
     @property
     def governor_host(self) -> str:
-        """HOST with GOVERNOR_TOKENS: its clients have a token to show then."""
+        """HOST if GOVERNOR_TOKENS protect the governor, else `inner_host`."""
         return self.host if self.governor_tokens.get_secret_value() else self.inner_host
 
     @property
     def reach(self) -> str:
-        """Where we find what listens on `host`."""
         return reached_at(self.host)
 
     @property
     def metrics_reach(self) -> str:
-        """The same for `metrics_host`."""
         return reached_at(self.metrics_host)
 
     @property
@@ -114,7 +112,7 @@ class LabSettings(ServiceSettings):
 
     @property
     def governor_address(self) -> str:
-        """No URL: its protocol is not HTTP."""
+        """HOST:PORT, not a URL: its protocol is not HTTP."""
         return f"{reached_at(self.governor_host)}:{self.governor_port}"
 
     @property
@@ -124,6 +122,6 @@ class LabSettings(ServiceSettings):
 
 
 def reached_at(host: str) -> str:
-    """Where we find what listens on this address."""
+    """The address under which this machine reaches a listener on `host`."""
     reached = "127.0.0.1" if host in EVERYWHERE else host
     return f"[{reached}]" if ":" in reached else reached

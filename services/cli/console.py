@@ -1,4 +1,4 @@
-"""The console of every command: colours on a terminal, whole plain lines elsewhere, quiet when nobody reads."""
+"""The console of every command: colours on a terminal, plain unfolded lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ NO_TERMINAL_WIDTH = 160
 
 
 class LabConsole(Console):
-    """rich's console, which leaves with SystemExit when its pipe breaks: here that is an error like any other, so
-    that whoever holds processes can stop them first."""
+    """rich's console; a broken pipe raises OutputClosed, so that child processes can be stopped first."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())  # what is still buffered goes there at exit, without a complaint
+        os.dup2(nowhere, self.file.fileno())  # buffered output goes there at exit, without an error
         os.close(nowhere)
         raise OutputClosed
 
@@ -27,12 +26,12 @@ class LabConsole(Console):
 def open_console(*, stderr: bool = False) -> Console:
     console = LabConsole(stderr=stderr, highlight=False)
     if not console.is_terminal:
-        console.width = NO_TERMINAL_WIDTH  # nobody's window: do not fold or cut for one
+        console.width = NO_TERMINAL_WIDTH  # without a terminal, do not fold or cut lines
     return console
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Run what a command line asks for. A LabError is a sentence and status 1, not a traceback; Ctrl-C is 130."""
+    """Run a command. A LabError is printed as a sentence and exits with 1, Ctrl-C exits with 130."""
     try:
         command()
     except OutputClosed:

@@ -1,10 +1,7 @@
-"""Which device each worker computes on, and whether this machine can compute at all.
+"""The device of each worker. The lab does not import torch, which takes seconds: a child process lists the devices.
 
-Only torch knows the devices: which are visible, and whether the driver fits. The lab does not import it (it is an
-extra, and takes seconds), so it asks a process that does, once, and only where the answer changes something.
-
-Placement is by index: worker i of n computes on `cuda:(i mod G)` with G devices. A list is taken in turn the same way.
-Two workers on one device share its memory, and neither knows of the other.
+Worker i of n computes on `cuda:(i mod G)` with G devices, or on the i-th of a list. Two workers on one device share its
+memory without knowing of each other.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ print(json.dumps([[each.name, each.total_memory] for each in found]))
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A CUDA device that torch can use here, at its index."""
+    """A CUDA device that torch can use here."""
 
     name: str
     memory_bytes: int
@@ -43,7 +40,6 @@ class Device:
 
 
 def missing() -> list[str]:
-    """What real models need and is not installed."""
     return [name for name in NEEDED if installed(name) is None]
 
 
@@ -55,7 +51,7 @@ def installed(package: str) -> str | None:
 
 
 def refuse(settings: LabSettings) -> None:
-    """What would fail every worker in the same words, before anything is started."""
+    """Raises LabError for a fault that would stop every worker, before anything is started."""
     if not settings.loads_a_model:
         return
     if absent := missing():
@@ -64,30 +60,30 @@ def refuse(settings: LabSettings) -> None:
 
 
 def ask() -> list[Device]:
-    """The CUDA devices that torch sees. None is no fault; a torch that cannot be asked is a LabError."""
+    """The CUDA devices that torch sees, possibly none. Raises LabError if torch cannot be asked."""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", QUESTION], capture_output=True, text=True, check=False, timeout=ANSWER_WITHIN_S
         )
-        return [Device(name, memory) for name, memory in json.loads(asked.stdout)]
+        return [Device(name, memory) for name, memory in json.loads(done.stdout)]
     except subprocess.TimeoutExpired:
         raise LabError(f"torch does not say within {ANSWER_WITHIN_S:.0f} s which devices there are.") from None
     except (ValueError, TypeError):
-        why = tuple(asked.stderr.splitlines()[-4:])
+        why = tuple(done.stderr.splitlines()[-4:])
         raise LabError("torch cannot say which devices there are; `make torch` installs it.", notes=why) from None
 
 
 async def placed(settings: LabSettings) -> list[str]:
-    """The device of each worker of this machine, where they load a model."""
+    """The device of each worker of this machine; empty where no model is loaded."""
     if not settings.loads_a_model:
         return []
     named, count = names(settings.device), len(settings.worker_ports)
-    there = await asyncio.to_thread(ask) if count > 1 and any_will_do(named) else []
-    return place(named, count, len(there))
+    found = await asyncio.to_thread(ask) if count > 1 and any_will_do(named) else []
+    return place(named, count, len(found))
 
 
 def names(device: str) -> list[str]:
-    """DEVICE, read. Raises LabError."""
+    """The devices in DEVICE. Raises LabError."""
     named = [name.strip() for name in device.split(",")]
     for name in named:
         if not ONE.fullmatch(name):
@@ -96,12 +92,12 @@ def names(device: str) -> list[str]:
 
 
 def any_will_do(named: Sequence[str]) -> bool:
-    """Whether it is left to us which CUDA device is taken."""
+    """Whether any CUDA device may be used."""
     return list(named) in (["auto"], ["cuda"])
 
 
 def place(named: Sequence[str], count: int, cuda_devices: int = 0) -> list[str]:
-    """A device for each of `count` workers. Where there is no CUDA device the name stays, and the worker says so."""
+    """A device for each of `count` workers. Without CUDA devices the name stays, and the worker reports the fault."""
     if cuda_devices and any_will_do(named):
         named = [f"cuda:{index}" for index in range(cuda_devices)]
     return [named[index % len(named)] for index in range(count)]

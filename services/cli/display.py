@@ -1,8 +1,4 @@
-"""What `weir up` shows: a calm table that fills in, or plain lines where there is no terminal.
-
-Both speak the same five words (`starting`, `progress`, `ready`, `skipped`, `show`), so the story in `up.py` does not
-know which one listens.
-"""
+"""What `weir up` shows: a table updated in place, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class Display(Protocol):
 
 
 class PlainDisplay:
-    """One line per event, no control codes, never a line broken in two."""
+    """One line per event, without control codes and without line breaks."""
 
     def __init__(self, console: Console, names: list[str]) -> None:
         self._console = console
@@ -89,7 +85,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """The same, as one table that is drawn over itself."""
+    """One table that is redrawn in place."""
 
     def __init__(self, console: Console, names: list[str]) -> None:
         self._console = console
@@ -147,7 +143,7 @@ class LiveDisplay:
         return [mark, name, row.where, "", "", self._note(row)]
 
     def _note(self, row: DisplayRow) -> Text:
-        """The last column gets what the others leave: a long word of a library must not squeeze the table."""
+        """The last column gets the remaining width, so that a long text cannot squeeze the table."""
         note = Text(row.note)
         note.truncate(max(MIN_NOTE_WIDTH, self._console.width - OTHER_COLUMNS_WIDTH), overflow="ellipsis")
         return note
@@ -163,7 +159,7 @@ def _activity(row: DisplayRow) -> RenderableType:
 
 
 def memory_mb(pid: int) -> float:
-    """What a process and its children really take: shared pages are counted once (PSS) where the system tells."""
+    """Memory of a process and its children in MB; shared pages count once (PSS) where the system reports it."""
     try:
         process = psutil.Process(pid)
         return sum(_bytes(member) for member in [process, *process.children(recursive=True)]) / 1e6

@@ -1,4 +1,4 @@
-"""`weir doctor`: look at everything, change nothing, say what to mend."""
+"""`weir doctor`: checks everything, changes nothing, and says what to fix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STYLES = {
 
 
 def doctor(settings: LabSettings, console: Console) -> int:
-    """Print the table. 1 if anything fails, else 0."""
+    """Print the table. Returns 1 if anything fails, else 0."""
     findings = asyncio.run(examine(settings))
     show(findings, console)
     return 1 if any(finding.level is FindingLevel.FAIL for finding in findings) else 0
@@ -60,7 +60,7 @@ def machine(settings: LabSettings) -> list[Finding]:
 
 
 def engine(settings: LabSettings) -> list[Finding]:
-    """Only where a model is to be loaded here: torch takes seconds to say which devices it sees."""
+    """Only where a model is loaded here: torch takes seconds to list its devices."""
     if not (settings.loads_a_model and settings.own_workers):
         return []
     versions = [f"{name} {version}" for name in devices.NEEDED if (version := devices.installed(name))]
@@ -120,5 +120,5 @@ def show(findings: Sequence[Finding], console: Console) -> None:
             seen.append(f"\n→ {finding.remedy}", style=STYLES[finding.level])
         grid.add_row(Text(finding.level.value, style=STYLES[finding.level]), finding.what, seen)
     failed = sum(finding.level is FindingLevel.FAIL for finding in findings)
-    verdict = f"{failed} to mend." if failed else "Nothing to mend."
+    verdict = f"{failed} to fix." if failed else "Nothing to fix."
     console.print("", grid, "", Text(f"  {verdict}", style="bold red" if failed else "green"), sep="\n")

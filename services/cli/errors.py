@@ -1,4 +1,4 @@
-"""What the lab says when it cannot go on: one sentence for a person, never a traceback."""
+"""The lab's error: one sentence for a person, never a traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.text import Text
 
 
 class LabError(Exception):
-    """What was wrong, where, and what to do; `notes` are lines shown below it, such as the end of a log."""
+    """What is wrong, where, and what to do; `notes` are lines shown below, such as the end of a log."""
 
     def __init__(self, message: str, *, notes: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -16,10 +16,10 @@ class LabError(Exception):
 
 
 class OutputClosed(LabError):
-    """Whoever read our output has gone, as `head` does: nothing more can be said, and that is no fault."""
+    """The reader of the output has closed it, as `head` does. This is not a fault."""
 
     def __init__(self) -> None:
-        super().__init__("nobody reads the output any more")
+        super().__init__("the output was closed by its reader")
 
 
 def complain(console: Console, error: LabError) -> None:

@@ -1,4 +1,4 @@
-"""`weir governor`: its client, pointed at the stack that runs here; a governor alone; and whether one answers."""
+"""`weir governor`: its client for the stack that runs here, a governor alone, and a ping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PONG = b'{"v":0,"verb":"confirm","job":"J_status","seq":2,"ttl_ms":0,"status":"o
 
 
 def send(settings: LabSettings, words: Sequence[str]) -> NoReturn:
-    """Become the governor's client. An `--addr` among the words comes later, and counts."""
+    """Become the governor's client. An `--addr` in `words` overrides the address of this stack."""
     stack = running_stack(settings.folder)
     address = stack.governor_address if stack else settings.governor_address
     command = [sys.executable, "-m", "services.governor.client", "--addr", address, *words]
@@ -26,12 +26,11 @@ def send(settings: LabSettings, words: Sequence[str]) -> NoReturn:
 
 
 def run(settings: LabSettings) -> NoReturn:
-    """Become a governor."""
     os.execve(sys.executable, [sys.executable, "-m", "services.governor"], {**environment(), **own(settings)})
 
 
 def own(settings: LabSettings) -> dict[str, str]:
-    """What a governor is given as in `weir up`, but for what somebody has set."""
+    """The settings of a governor in `weir up`, with METRICS_PORT as set."""
     stack = running_stack(settings.folder)
     env = dict(parts.governor(settings, stack.router_url if stack else settings.router_url).env)
     if settings.metrics_port:
@@ -40,7 +39,7 @@ def own(settings: LabSettings) -> dict[str, str]:
 
 
 def answers(address: str, within_s: float) -> bool:
-    """Whether a governor is there and answers a ping, be it full or not."""
+    """Whether a governor answers a ping, with or without a free slot."""
     host, _, port = address.rpartition(":")
     body = b""
     try:

@@ -1,14 +1,12 @@
-"""Whom PostgreSQL runs as.
+"""The user that PostgreSQL runs as.
 
-PostgreSQL refuses user 0, and its tools refuse a user without an entry in the password file; both are common in
-containers. Two ways out, tried in this order:
+PostgreSQL refuses user 0, and its tools refuse a user without a password file entry; both are common in containers. Two
+ways out, in this order:
 
-1. **a user namespace** (`unshare --user`): the server sees itself as `nobody`, while outside every file stays ours.
-   Nothing is copied, no permission is widened;
-2. **change to another user** (root only): to `weir`, if the machine has a user of that name, else to `nobody`, which
-   other services of the machine may run as, too. That user must be able to reach the data folder, so DATA_DIR is opened
-   for passing through (0711), and to execute the programs. A virtual environment in a private folder forbids that, so
-   the programs are copied beside the data.
+1. **A user namespace** (`unshare --user`): the server sees itself as another user, while every file stays ours. Nothing
+   is copied, no permission is widened.
+2. **Another user** (root only): `weir`, if it exists, else `nobody`, which other services may run as too. DATA_DIR gets
+   mode 0711 so that this user can pass through it, and programs in a private folder are copied beside the data.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from pathlib import Path
 from services.cli.child import Identity
 from services.cli.errors import LabError
 
-STAND_INS = ("weir", "nobody")  # the first is PostgreSQL's alone: `useradd --system weir` makes it
+STAND_INS = ("weir", "nobody")  # the first is for PostgreSQL only: `useradd --system weir`
 PASS_THROUGH = 0o011
 
 
 def choose(data: Path) -> Identity:
-    """Ourselves where we may; else a namespace; else `nobody`; else a sentence that says what to do."""
+    """Our own user if possible, else a namespace, else another user. Raises LabError that says what to do."""
     euid = os.geteuid()
     if euid != 0 and _known(euid):
         return Identity()
@@ -54,7 +52,7 @@ def choose(data: Path) -> Identity:
 
 
 def own(folder: Path, identity: Identity) -> None:
-    """Give the folder to whom the server runs as, if an earlier run went the other way."""
+    """Give the folder to the server's user, if an earlier run used another one."""
     if os.geteuid() != 0:
         return
     uid, gid = identity.uid or 0, identity.gid or 0
@@ -65,7 +63,7 @@ def own(folder: Path, identity: Identity) -> None:
 
 
 def reachable_programs(programs: Path, stage: Path, identity: Identity) -> Path:
-    """The programs themselves, or a copy of them that the other user may execute."""
+    """The programs, or a copy that the other user may execute."""
     if identity.uid is None or _first_closed(programs / "bin") is None:
         return programs
     package = programs.parent
@@ -90,7 +88,7 @@ def _stand_in() -> pwd.struct_passwd:
 
 
 def _open_for_passing(folder: Path) -> None:
-    """Let another user through, not in: what lies there can be reached by its name, and has a mode of its own."""
+    """Let other users pass through the folder without listing it; what is in it has its own mode."""
     if folder.exists() and folder.stat().st_uid == os.geteuid():
         folder.chmod(stat.S_IMODE(folder.stat().st_mode) | PASS_THROUGH)
 
@@ -111,7 +109,7 @@ def _works(prefix: tuple[str, ...]) -> bool:
 
 
 def _first_closed(folder: Path) -> Path | None:
-    """The outermost folder on the way to `folder` that another user cannot enter."""
+    """The outermost folder on the path that another user cannot enter; None if there is none."""
     for step in [*reversed(folder.resolve().parents), folder.resolve()]:
         if step.exists() and not step.stat().st_mode & stat.S_IXOTH:
             return step

@@ -1,4 +1,4 @@
-"""`weir ingest`: the ingester of the retrieval service, pointed at the running stack's database."""
+"""`weir ingest`: runs retrieval's ingester on the running stack's database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.runtime.settings import environment
 
 
 def ingest(settings: LabSettings, words: list[str]) -> NoReturn:
-    """Become the ingester. Your POSTGRES_URL comes first; else the embedded database of the stack that runs here."""
+    """Become the ingester. POSTGRES_URL comes first, then the database of the stack that runs here. Raises LabError."""
     stack = running_stack(settings.folder)
     postgres_url = settings.postgres_url or (stack.postgres_url if stack else "")
     redis_url = settings.redis_url or (stack.redis_url if stack else "")

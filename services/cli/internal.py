@@ -1,12 +1,10 @@
-"""The token that the parts of a stack show one another: made at each start, and kept for tools of the same user.
+"""The stack's INTERNAL_TOKEN, made at each start unless it is set; `none` means no token.
 
-`weir up` passes it to its children in their environment and writes it to DATA_DIR/internal-token, readable by its user
-alone, for as long as it runs. INTERNAL_TOKEN sets one for good; `none` asks for none.
+`weir up` passes it to its children in their environment, and keeps it in DATA_DIR/internal-token (0600) while it runs.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from services.cli.child import private
 from services.cli.config import LabSettings
 from services.cli.errors import LabError
 from services.runtime.internaltoken import NONE, read_token
@@ -22,7 +21,7 @@ TOKEN_BYTES = 24
 
 
 def with_token(settings: LabSettings) -> LabSettings:
-    """The same settings with a token: the one that is set, or a new one; without one where that is asked for."""
+    """The settings with a token: the one that is set, or a new one; without one for `none`."""
     if settings.shared_token or settings.internal_token.get_secret_value() == NONE:
         return settings
     return settings.model_copy(update={"internal_token": SecretStr(secrets.token_urlsafe(TOKEN_BYTES))})
@@ -30,12 +29,12 @@ def with_token(settings: LabSettings) -> LabSettings:
 
 @contextmanager
 def kept(settings: LabSettings) -> Iterator[None]:
-    """The token stands in its file, 0600, while this lasts. Raises LabError."""
+    """Keep the token in its file (0600) while the block runs. Raises LabError if the file cannot be written."""
     token, file = settings.shared_token, settings.token_file
     try:
         file.unlink(missing_ok=True)
         if token:
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            with open(file, "xb", opener=private) as opened:
                 opened.write(token + b"\n")
     except OSError as error:
         raise LabError(f"{file} cannot be written ({error.strerror}): choose a folder with DATA_DIR.") from error
@@ -46,7 +45,7 @@ def kept(settings: LabSettings) -> Iterator[None]:
 
 
 def token_of(settings: LabSettings) -> str:
-    """The token of the stack in this folder: the one that is set, or the one in its file; empty where none is known."""
+    """The token of the stack in this folder: the one set, or the one in its file; empty if unknown."""
     if settings.internal_token.get_secret_value() == NONE:
         return ""
     return settings.shared_token.decode("ascii") or _in_file(settings.token_file)
@@ -60,5 +59,4 @@ def _in_file(file: Path) -> str:
 
 
 def shown(token: str) -> dict[str, str]:
-    """The header that shows it."""
     return {"authorization": f"Bearer {token}"} if token else {}

@@ -20,7 +20,7 @@ def name_fault(tenant: str) -> str | None:
 
 
 def new(console: Console, tenant: str) -> None:
-    """Make a key and print it. It is stored nowhere: whoever loses it needs a new one."""
+    """Make a key and print it. It is stored nowhere, so a lost key must be replaced."""
     key, written = new_key()
     of_tenant = f" of {tenant}" if tenant else ""
     lines = [f'    - id: "{tenant}"', f'      keys: ["{written}"]'] if tenant else [f'    "{written}"']

@@ -1,7 +1,6 @@
-"""One stack per data folder: a lock that the kernel keeps, and a note that says where the stack listens.
+"""One stack per data folder: a kernel lock (`flock` on `weir.pid`), and a note that says where the stack listens.
 
-The lock is `flock` on `weir.pid`, held for as long as the supervisor lives. The kernel drops it with the process,
-however that ends, so a stale pid file cannot exist: a file without a lock is only a note from the past.
+The kernel releases the lock with the process, so a pid file without a lock is only left over.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from services.cli.child import PRIVATE_FILE, PRIVATE_FOLDER
+from services.cli.child import PRIVATE_FILE, PRIVATE_FOLDER, private
 from services.cli.errors import LabError
 
 POLL_S = 0.05
@@ -27,7 +26,7 @@ KEPT_FOLDERS = ("postgres", "valkey", "logs")
 
 @dataclass(frozen=True, slots=True)
 class StackNote:
-    """Where a running stack can be reached. The database's address holds its password: the file is 0600."""
+    """Where a running stack can be reached. The database URL holds its password, so the file is 0600."""
 
     pid: int
     router_url: str
@@ -40,7 +39,7 @@ class StackNote:
 
 
 class Lease:
-    """Held by `weir up` while it runs; `with Lease(folder)` raises LabError if another holds it."""
+    """The lock that `weir up` holds while it runs. `with Lease(folder)` raises LabError if another process holds it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +53,7 @@ class Lease:
             raise LabError(
                 f"{error.filename or self._folder} cannot be written ({error.strerror}): choose a folder with DATA_DIR."
             ) from error
-        if not _lock_patiently(self._file):
+        if not _lock_with_retries(self._file):
             pid = self._file.read().strip()
             self._file.close()
             raise LabError(
@@ -71,20 +70,20 @@ class Lease:
     ) -> None:
         if self._file is not None:
             (self._folder / "stack.json").unlink(missing_ok=True)
-            self._file.truncate(0)  # emptied, not removed: two processes could lock two files of one name
+            self._file.truncate(0)  # emptied, not removed: otherwise two processes could lock two files of one name
             self._file.close()
 
     def publish(self, note: StackNote) -> None:
-        """Tell other terminals where the stack is."""
+        """Write where the stack listens, for other terminals."""
         fresh = self._folder / "stack.json.partial"
         fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with open(fresh, "x", encoding="utf-8", opener=private) as file:
             json.dump(asdict(note), file, indent=2)
         fresh.rename(self._folder / "stack.json")
 
 
 def running_pid(folder: Path) -> int | None:
-    """The supervisor that holds the folder, if one does."""
+    """The supervisor that holds the folder, if any."""
     try:
         with _open(folder, create=False) as file:
             if _lock(file):
@@ -96,7 +95,7 @@ def running_pid(folder: Path) -> int | None:
 
 
 def running_stack(folder: Path) -> StackNote | None:
-    """Where the running stack listens, once it is up."""
+    """Where the running stack listens; None until it is up."""
     if running_pid(folder) is None:
         return None
     try:
@@ -106,7 +105,7 @@ def running_stack(folder: Path) -> StackNote | None:
 
 
 def stop_running(folder: Path, within_s: float) -> int | None:
-    """Ask the supervisor to stop and wait until it has left. Its pid, or None where nothing runs."""
+    """Ask the supervisor to stop, and wait. Returns its pid, or None if nothing runs. Raises LabError."""
     pid = running_pid(folder)
     if pid is None:
         return None
@@ -125,7 +124,7 @@ def stop_running(folder: Path, within_s: float) -> int | None:
 
 
 def clear(folder: Path) -> list[str]:
-    """Remove what the lab keeps there, and nothing else that may lie in that folder."""
+    """Remove the files of the lab, and no other files in that folder. Raises LabError while a stack runs."""
     pid = running_pid(folder)
     if pid is not None:
         raise LabError(f"A stack runs in {folder} (pid {pid}): `weir down` first.")
@@ -144,8 +143,8 @@ def _open(folder: Path, *, create: bool = True) -> IO[str]:
     return os.fdopen(os.open(folder / "weir.pid", flags, PRIVATE_FILE), "r+", encoding="ascii")
 
 
-def _lock_patiently(file: IO[str]) -> bool:
-    """`weir status` holds the lock for an instant when it asks who has it: try for a moment before believing it."""
+def _lock_with_retries(file: IO[str]) -> bool:
+    """Try for a moment, since `weir status` holds the lock for an instant."""
     for _ in range(10):
         if _lock(file):
             return True

@@ -1,8 +1,4 @@
-"""The parts of the stack that are our own services: which module, on which port, with which settings.
-
-Everything a part needs to know travels in its environment, exactly as it would in a container: the lab has no other
-way in, so whatever works here works with `python -m services.router` by hand.
-"""
+"""The services of the stack: module, port, and settings, which travel in the environment only, as in a container."""
 
 from __future__ import annotations
 
@@ -20,13 +16,13 @@ class ServicePart:
     host: str
     port: int
     env: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""  # shown beside its name
-    loads_s: float = 0.0  # what it may take to load before it is expected to be ready
-    look_at: str = ""  # what answers 200 once it is ready, where that is not its own port
+    note: str = ""  # shown beside the name
+    loads_s: float = 0.0  # seconds to load before it must be ready
+    readiness_url: str = ""  # readiness URL, if not on its own port
 
     @property
     def ready_url(self) -> str:
-        return self.look_at or f"http://{self.host}:{self.port}/health/ready"
+        return self.readiness_url or f"http://{self.host}:{self.port}/health/ready"
 
 
 def worker_name(index: int, prefix: str = "worker") -> str:
@@ -36,10 +32,7 @@ def worker_name(index: int, prefix: str = "worker") -> str:
 def workers(
     settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker", host: str = ""
 ) -> list[ServicePart]:
-    """The workers of this machine. `placed`: the device of each, where they load a model.
-
-    `host`: the address on which they listen, where that is not this stack's own.
-    """
+    """The workers of this machine. `placed`: the device of each. `host`: their address, if not `inner_host`."""
     listens = host or settings.inner_host
     return [
         worker(settings, worker_name(index, prefix), port, placed[index] if placed else "", listens)
@@ -71,15 +64,17 @@ def router(settings: LabSettings) -> ServicePart:
 
 
 def governor(settings: LabSettings, router_url: str) -> ServicePart:
-    """Before this router, if nothing else is set. Its port speaks no HTTP, so its metrics listener is asked."""
+    """By default in front of this router. It does not speak HTTP, so its readiness is on its metrics port."""
     variable, port, host = "GOVERNOR_PORT", settings.governor_port, settings.governor_host
     upstream = settings.governor_upstream_url or f"{router_url}/v1/completions"
     part = _part(settings, "governor", "services.governor", variable, port, host, GOVERNOR_UPSTREAM_URL=upstream)
-    return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/health/ready")
+    return replace(
+        part, readiness_url=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/health/ready"
+    )
 
 
 def storm(settings: LabSettings, redis_url: str) -> ServicePart:
-    """The storm bench: what it may load, slow down and silence is this stack's."""
+    """The storm bench, with this stack's router, workers and cache as its targets."""
     metrics = f"http://{settings.metrics_reach}"
     slowed = [] if settings.loads_a_model else [f"{metrics}:{port + METRICS_OFFSET}" for port in settings.worker_ports]
     env = {
@@ -95,7 +90,7 @@ def storm(settings: LabSettings, redis_url: str) -> ServicePart:
 
 
 def metrics_offset(variable: str) -> int:
-    """How far above its port, which this setting moves, a part's metrics listen."""
+    """The distance of a service's metrics port from the port that this setting moves."""
     return {"GOVERNOR_PORT": GOVERNOR_METRICS_OFFSET, "STORM_PORT": STORM_METRICS_OFFSET}.get(variable, METRICS_OFFSET)
 
 
@@ -113,13 +108,13 @@ def _part(
 
 
 def internal_token(settings: LabSettings) -> dict[str, str]:
-    """INTERNAL_TOKEN for a child process; nothing where none is asked for."""
+    """INTERNAL_TOKEN for a child process; nothing where there is none."""
     token = settings.shared_token.decode("ascii")
     return {"INTERNAL_TOKEN": token} if token else {}
 
 
 def ports(settings: LabSettings) -> Iterator[Port]:
-    """Every port the stack will listen on, with the setting that moves it."""
+    """Every port of the stack, with the setting that moves it."""
     if not settings.postgres_url:
         yield Port("PostgreSQL", "EMBEDDED_POSTGRES_PORT", "127.0.0.1", settings.embedded_postgres_port)
     if not settings.redis_url:
@@ -138,7 +133,6 @@ def ports(settings: LabSettings) -> Iterator[Port]:
 
 
 def worker_ports(settings: LabSettings, host: str) -> Iterator[Port]:
-    """Those of the workers, which listen on this address."""
     for index, number in enumerate(settings.worker_ports):
         yield from _own_and_metrics(settings, worker_name(index), "WORKER_PORT", number, host)
 
@@ -149,7 +143,6 @@ def _own_and_metrics(settings: LabSettings, name: str, variable: str, number: in
 
 
 def clashes(settings: LabSettings) -> list[str]:
-    """Ports that two parts of the stack would both want."""
     first: dict[int, Port] = {}
     found = []
     for port in ports(settings):

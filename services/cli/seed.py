@@ -1,7 +1,4 @@
-"""The first corpus: the retrieval service's ingester as a child process, its JSON lines turned into progress.
-
-The lab speaks to it as any program would: arguments in, one JSON object per line out, an exit status at the end.
-"""
+"""The first corpus: runs retrieval's ingester as a child process, and turns its JSON lines into progress."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ CHANGES = {"added": "added", "updated": "updated", "completed": "embedded anew",
 
 @dataclass(frozen=True, slots=True)
 class SeedStep:
-    """One line: `read` and `embed` count on; `finished` holds the summary."""
+    """One line of the ingester: `read` and `embed` count up; `finished` holds the summary."""
 
     name: str
     done: int
@@ -36,24 +33,24 @@ def arguments(corpus: str, tenant: str) -> list[str]:
 
 
 def no_corpus(corpus: str) -> str:
-    """Why there is nothing to ingest; empty if there is."""
+    """Why there is nothing to ingest; empty if there is something."""
     if corpus == NO_CORPUS:
         return "SEED_CORPUS=none"
     return "" if Path(corpus).exists() else f"no folder {corpus} here (SEED_CORPUS)"
 
 
 async def steps(child: Child) -> AsyncIterator[SeedStep]:
-    """What the ingester tells, as it tells it, until it ends."""
+    """The lines of the ingester as they arrive, until it ends."""
     async for line in _lines(child):
         try:
             reported = json.loads(line)
             yield SeedStep(str(reported["step"]), int(reported["done"]), int(reported["total"]), reported)
         except (ValueError, TypeError, KeyError):
-            continue  # a warning of some library: it stays in the log
+            continue  # not one of its lines, such as a warning of a library
 
 
 def summary(finished: SeedStep | None, child: Child) -> tuple[bool, str]:
-    """Whether there is a corpus now, and what became of it, in a few words."""
+    """Whether there is a corpus now, and a short summary."""
     if finished is None:
         last = child.tail(1)
         reason = last[0] if last else describe_exit(child.poll() or 0)
@@ -71,7 +68,7 @@ async def _lines(child: Child) -> AsyncIterator[str]:
     with child.log.open(encoding="utf-8", errors="replace") as log:
         partial = ""
         while True:
-            ended = child.poll() is not None  # asked before reading: what it wrote last is still read
+            ended = child.poll() is not None  # before reading, so that the last output is read
             while piece := log.readline():
                 partial += piece
                 if partial.endswith("\n"):

@@ -13,12 +13,12 @@ from services.cli import governor
 from services.cli.config import LabSettings
 from services.cli.lease import StackNote, running_pid, running_stack
 
-EXIT_NOT_RUNNING = 3  # what init scripts answer for "not running"
+EXIT_NOT_RUNNING = 3  # as init scripts do
 ANSWER_WITHIN_S = 2.0
 
 
 def status(settings: LabSettings, console: Console) -> int:
-    """0 when all is ready, 1 when something is not, 3 when nothing runs."""
+    """Print it. Returns 0 if all is ready, 1 if something is not, 3 if nothing runs."""
     pid, stack = running_pid(settings.folder), running_stack(settings.folder)
     if pid is None:
         console.print(Text(f"Nothing runs in {settings.folder}. `weir up` starts the stack."))
@@ -38,7 +38,7 @@ def status(settings: LabSettings, console: Console) -> int:
 
 
 def services(stack: StackNote) -> dict[str, str]:
-    """Name and address of each: a URL, but for the governor's."""
+    """Name and address of each service: a URL, or HOST:PORT for the governor."""
     workers = {f"worker-{index}": url for index, url in enumerate(stack.worker_urls)}
     storm = {"storm": stack.storm_url} if stack.storm_url else {}
     front = {"router": stack.router_url, "retrieval": stack.retrieval_url, "governor": stack.governor_address}

@@ -1,9 +1,4 @@
-"""Our own services as children of this process: started, waited for, shown, and stopped in order.
-
-`weir up` and `weir worker run` are two stories told with the same words. A story starts what it needs with `serve`; the
-crew then stays until Ctrl-C, SIGTERM, or a child that ends unasked, and stops everybody within bounds, however the
-story ended.
-"""
+"""Starts services as child processes, waits until they are ready, and stops them in order at the end."""
 
 from __future__ import annotations
 
@@ -29,35 +24,31 @@ from services.cli.parts import ServicePart
 from services.runtime.settings import environment
 
 EXIT_FAILED = 1
-READY_WITHIN_S = 60.0  # beside what a part asks for itself, such as the time to load a model
-PROBE_EVERY_S = 0.05
-PROGRESS_EVERY_S = 15.0  # that it still loads
-SPARE_S = 2.0  # a service gets its drain delay, its drain timeout and this much more before SIGKILL
+READY_WITHIN_S = 60.0  # plus the time to load a model
+PROBE_INTERVAL_S = 0.05
+PROGRESS_INTERVAL_S = 15.0  # between two messages that it still loads
+SPARE_S = 2.0  # added to drain delay and drain timeout before SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """What a crew plays: how everything starts, and what is shown once all of it has, if anything."""
-
     start: Callable[[], Coroutine[Any, Any, None]]
     ending: Callable[[], RenderableType] | None = None
 
 
 class Supervisor:
-    """One object per run."""
-
     def __init__(self, console: Console, names: Sequence[str], logs: Path, *, leave_s: float) -> None:
         self.display = display_for(console, list(names))
         self.child_group = ChildGroup(on_lost=lambda why: self._show_if_open(why))
         self.logs = logs
         logs.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        logs.chmod(PRIVATE_FOLDER)  # an earlier version made it for everybody
+        logs.chmod(PRIVATE_FOLDER)  # an earlier version made it readable for all
         self._console = console
         self._stop_within_s = leave_s + SPARE_S
         self._environment = environment()
 
     async def play(self, plan: StartPlan) -> int:
-        """Start, show, stay; the exit code."""
+        """Start everything, and wait until it is stopped. Returns the exit code."""
         leaving = asyncio.Event()
         self._obey_signals(leaving)
         try:
@@ -75,11 +66,11 @@ class Supervisor:
         return 0
 
     def child(self, name: str, words: Sequence[str], env: Mapping[str, str]) -> Child:
-        """A Python process of ours, not started yet."""
+        """A Python child process, not started yet."""
         return Child(name, [sys.executable, *words], {**self._environment, **env}, self.logs / f"{name}.log")
 
     async def serve(self, part: ServicePart, tier: int, *, vital: bool = True) -> None:
-        """Start a service and wait until it is ready. Without one that is not `vital` the others go on."""
+        """Start a service and wait until it is ready. The stack survives the end of one that is not `vital`."""
         self.display.starting(part.name, f"{part.host}:{part.port}", part.note)
         child = self.child(part.name, ["-m", part.module], part.env)
         child.spawn()
@@ -98,10 +89,10 @@ class Supervisor:
                 ready, last_answer = await _look(client, part, last_answer)
                 if ready:
                     return
-                if now - reported_at >= PROGRESS_EVERY_S:
+                if now - reported_at >= PROGRESS_INTERVAL_S:
                     reported_at = now
                     self.display.starting(part.name, note=f"{part.note}, for {now - began_s:.0f} s".lstrip(", "))
-                await asyncio.sleep(PROBE_EVERY_S)
+                await asyncio.sleep(PROBE_INTERVAL_S)
         raise LabError(
             f"{part.name} was not ready within {within_s:.0f} s ({last_answer}); its log: {child.log}",
             notes=child.tail(8),
@@ -117,12 +108,12 @@ class Supervisor:
         self._show_if_open(f"Stopped in {loop.time() - began_s:.1f} s. Nothing is left running.")
 
     def _show_if_open(self, words: str) -> None:
-        """Say it if anyone is there: a closed terminal or pipe must not keep us from stopping."""
+        """A closed terminal or pipe must not keep the stack from stopping."""
         with contextlib.suppress(OSError, LabError):
             self.display.show(Text(words, style="dim"))
 
     async def _until_stopped(self, leaving: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
-        """Until the work is done, a signal arrives, or a child dies (which raises), whichever is first."""
+        """Wait for the work, a signal, or the end of a child (which raises), whichever is first."""
         tasks = [asyncio.ensure_future(each) for each in (work, leaving.wait(), self.child_group.watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -134,7 +125,7 @@ class Supervisor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _obey_signals(self, leaving: asyncio.Event) -> None:
-        """The first signal asks everyone to finish; a second one does not wait for that."""
+        """The first signal stops everything in order; the second kills the children."""
 
         def received() -> None:
             if leaving.is_set():
@@ -146,7 +137,6 @@ class Supervisor:
 
 
 async def _look(client: httpx2.AsyncClient, part: ServicePart, last_answer: str) -> tuple[bool, str]:
-    """Whether it is ready, and what it said last."""
     try:
         reply = await client.get(part.ready_url, headers=shown(part.env.get("INTERNAL_TOKEN", "")))
     except httpx2.HTTPError:

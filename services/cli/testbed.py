@@ -1,4 +1,4 @@
-"""`weir simulate` and `weir storm`: the test bed's commands, which this process becomes. Nothing is imported."""
+"""`weir simulate` and `weir storm`: this process becomes a command of the test bed, without importing it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STORM = "loadtests.storm.command"
 
 
 def simulate(words: Sequence[str]) -> NoReturn:
-    """Become the simulator's command. Raises LabError."""
+    """Become the simulator's command. Raises LabError if it is not installed."""
     _become(SIMULATOR, words, {})
 
 
 def storm(settings: LabSettings, words: Sequence[str]) -> NoReturn:
-    """Become the storm bench's client. A `--bench` among the words comes later, and counts. Raises LabError."""
+    """Become the storm bench's client. A `--bench` in `words` overrides the address of this stack. Raises LabError."""
     stack = running_stack(settings.folder)
     address = (stack.storm_url if stack else "") or settings.storm_url
     _become(STORM, ["--bench", address, *words], {"INTERNAL_TOKEN": token_of(settings)})

@@ -1,16 +1,12 @@
-"""`weir up`: the whole platform on one machine, from one process that cleans up after itself.
+"""`weir up`: the whole platform on one machine, from one supervising process.
 
-The story, in order:
-
-1. take the folder's lease (one stack per folder), refuse ports that are taken, all of them at once;
-2. start what depends on nothing: PostgreSQL, Valkey, the workers, the router (it waits for workers by itself), and the
-   governor before it;
-3. bring the embedded database's schema up to date, as its owner, then start retrieval, whose user owns nothing; and in
-   lab mode the storm bench;
-4. from the schema on, ingest the first corpus beside the rest, skipping what has not changed, each document at once and
-   the shortest first, so that the first questions find something within seconds;
-5. say where everything is: requests are answered from here on; then wait for Ctrl-C, SIGTERM, or a child that dies;
-6. stop in reverse order, within bounds.
+1. Take the folder's lease, and refuse taken ports, all at once.
+2. Start what depends on nothing: PostgreSQL, Valkey, the workers, the router (which waits for workers), the governor.
+3. Migrate the embedded database as its owner. Start retrieval, whose user owns nothing; in lab mode the storm bench.
+4. Once the schema is there, ingest the first corpus in the background: unchanged documents are skipped, each is
+   searchable at once, and the shortest come first, so that the first questions find something within seconds.
+5. Print the addresses, and wait for Ctrl-C, SIGTERM, or the end of a vital child.
+6. Stop in reverse order, within bounds.
 """
 
 from __future__ import annotations
@@ -37,14 +33,14 @@ from services.cli.welcome import welcome
 
 POSTGRES, VALKEY, RETRIEVAL, ROUTER = "PostgreSQL", "Valkey", "retrieval", "router"
 GOVERNOR, STORM, CORPUS = "governor", "storm", "corpus"
-STORES, BEHIND, FRONT, BEFORE_IT = range(4)  # tiers: each leans on those before it
+STORES, BEHIND, FRONT, BEFORE_IT = range(4)  # tiers: each depends on those before it
 STORE_STOP_S = 5.0
 ONCE_STOP_S = 2.0
 MIGRATE = "services.retrieval.migrate"
 
 
 def up(settings: LabSettings, console: Console) -> int:
-    """Run the stack until it is told to stop. The exit code."""
+    """Run the stack until it is stopped. Returns the exit code. Raises LabError."""
     with Lease(settings.folder) as lease:
         refuse_taken_ports(settings)
         if settings.own_workers:
@@ -55,7 +51,7 @@ def up(settings: LabSettings, console: Console) -> int:
 
 
 def refuse_taken_ports(settings: LabSettings) -> None:
-    """All of them at once, before anything is started."""
+    """Raises LabError that names every conflict, before anything is started."""
     if clashes := parts.clashes(settings):
         raise LabError(
             "Two parts would share a port (metrics listen 1000 above, the governor's 1230, the storm bench's 918).",
@@ -65,7 +61,7 @@ def refuse_taken_ports(settings: LabSettings) -> None:
 
 
 def another_way(conflicts: list[Port]) -> str:
-    """The command that would move what is in the way, a hundred ports up."""
+    """The command that moves the conflicting services up by a hundred ports."""
     moved: dict[str, int] = {}
     for port in conflicts:
         number = port.number - parts.metrics_offset(port.setting) if port.name.endswith("metrics") else port.number
@@ -74,8 +70,6 @@ def another_way(conflicts: list[Port]) -> str:
 
 
 class Stack:
-    """What `up` starts; one object per run."""
-
     def __init__(self, settings: LabSettings, lease: Lease, console: Console) -> None:
         self._settings = settings
         self._lease = lease
@@ -94,7 +88,7 @@ class Stack:
         await together(self._serve_all(schema), self._seed(schema))
 
     async def _serve_all(self, schema: asyncio.Event) -> None:
-        """Until requests are answered. `schema` is set when the database has its tables."""
+        """Start all services. Sets `schema` once the database has its tables."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         await together(self._retrieval_behind_its_stores(schema), self._answers())
@@ -102,19 +96,19 @@ class Stack:
         self._display.show(welcome(self._settings, loop.time() - began_s))
 
     async def _answers(self) -> None:
-        """The workers and the router, which waits for workers by itself, but not for minutes: a model loads first."""
+        """Start workers and router. The router waits for workers, but not for minutes, so models load first."""
         settings = self._settings
         placed = await devices.placed(settings) if settings.own_workers else []
         workers, router = parts.workers(settings, placed), parts.router(settings)
         if settings.loads_a_model:
             await together(*(self._supervisor.serve(worker, BEHIND) for worker in workers))
-            await together(*self._doors(router))
+            await together(*self._entry_points(router))
         else:
             behind = (self._supervisor.serve(worker, BEHIND) for worker in workers)
-            await together(*behind, *self._doors(router))
+            await together(*behind, *self._entry_points(router))
 
-    def _doors(self, router: parts.ServicePart) -> list[Coroutine[Any, Any, None]]:
-        """The router, and the governor, which needs it with its first job only."""
+    def _entry_points(self, router: parts.ServicePart) -> list[Coroutine[Any, Any, None]]:
+        """The router, and the governor, which needs the router with its first job only."""
         governor = parts.governor(self._settings, self._settings.router_url)
         return [self._supervisor.serve(router, FRONT), self._supervisor.serve(governor, BEFORE_IT)]
 
@@ -135,10 +129,10 @@ class Stack:
             schema.set()
         retrieval = parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY])
         await together(self._supervisor.serve(retrieval, BEHIND), *self._storm())
-        schema.set()  # a database of somebody else's gets its tables from retrieval
+        schema.set()  # retrieval makes the tables of a database that is not embedded
 
     async def _migrate(self, database: EmbeddedPostgres) -> None:
-        """As the owner, in a process that ends: nothing that goes on running knows the owner's password."""
+        """Migrate as the owner in a process that ends: no service knows the owner's password."""
         urls = {"POSTGRES_MIGRATE_URL": database.url, "POSTGRES_URL": database.service_url}
         child = self._supervisor.child("migrate", ["-m", MIGRATE], urls)
         child.spawn()
@@ -154,7 +148,7 @@ class Stack:
         self._urls[POSTGRES] = database.service_url
 
     def _storm(self) -> list[Coroutine[Any, Any, None]]:
-        """In lab mode, what can put all of this under load; it needs the others with its first run only."""
+        """In lab mode, the storm bench. It needs the other services with its first run only."""
         if self._settings.tenants_file is not None:
             return []
         return [self._supervisor.serve(parts.storm(self._settings, self._urls[VALKEY]), BEFORE_IT, vital=False)]
@@ -177,7 +171,7 @@ class Stack:
         self._display.ready(name, server.pid)
 
     async def _seed(self, schema: asyncio.Event) -> None:
-        """Ingest the first corpus. What cannot be ingested is said, and no reason to stop the platform."""
+        """Ingest the first corpus. A fault is reported, and the platform keeps running."""
         corpus, tenant = self._settings.seed_corpus, self._settings.seed_tenant
         if reason := seed.no_corpus(corpus):
             self._display.skipped(CORPUS, reason)

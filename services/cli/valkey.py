@@ -1,8 +1,6 @@
-"""An embedded Valkey, the cache: bounded memory, nothing on disk, loopback and a password.
+"""An embedded Valkey as the cache: bounded memory (least recently used goes), nothing on disk, loopback and a password.
 
-Its settings go in a file of mode 0600 rather than on the command line, where every user could read the password.
-A cache that is lost costs milliseconds, so nothing is saved; one that grows without bound costs the machine, so
-`maxmemory` evicts the least recently used.
+The password is in a file of mode 0600, since every user can read a command line.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import socket
 import time
 from pathlib import Path
 
-from services.cli.child import PRIVATE_FOLDER, Child, describe_exit
+from services.cli.child import PRIVATE_FOLDER, Child, describe_exit, private
 from services.cli.errors import LabError
 
 READY_WITHIN_S = 10.0
@@ -99,8 +97,7 @@ class EmbeddedValkey:
         )
         file = self._folder / "valkey.conf"
         file.unlink(missing_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as output:
+        with open(file, "x", encoding="utf-8", opener=private) as output:
             output.write("\n".join(settings) + "\n")
 
     def spawn(self) -> None:
@@ -134,11 +131,10 @@ class EmbeddedValkey:
             self._child.stop(within_s)
 
     def kill(self) -> None:
-        """`kill -9`, for tests of what follows."""
         self.child.kill()
 
     def command(self, words: str) -> str:
-        """One plain command whose answer is one line, such as PING or FLUSHALL."""
+        """Send a command whose answer is one line, such as PING or FLUSHALL. Raises LabError for another server."""
         with socket.create_connection(("127.0.0.1", self.port), COMMAND_WITHIN_S) as connection:
             connection.sendall(f"AUTH {self._password}\r\n{words}\r\n".encode())
             with connection.makefile("rb") as replies:

@@ -1,4 +1,4 @@
-"""What stands on the screen once the stack is up: where everything is, and three things to try."""
+"""What `weir up` prints once the stack runs: the addresses, and three commands to try."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUESTION = "When does Weir refuse a request?"
 
 
 def welcome(settings: LabSettings, ready_s: float) -> RenderableType:
-    """No box around the commands, so that they can be copied whole. The corpus may still be on its way in."""
+    """Without a box, so that commands can be copied whole. The corpus may still be loading."""
     took = f"ready in {ready_s:.1f} s"
     title = Text.assemble(("── weir is up ", "bold green"), (f"· {took} ", "dim"), ("─" * (62 - len(took)), "green"))
     return Group(title, "", addresses(settings), "", commands(settings), "")
@@ -31,7 +31,7 @@ def addresses(settings: LabSettings) -> RenderableType:
         ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
         ("API", f"{url}/docs", "every route"),
         ("governor", settings.governor_address, "a hard cap over TCP: weir governor send FILE"),
-        ("metrics", metrics, f"Prometheus text, for {_asked(settings)}"),
+        ("metrics", metrics, f"Prometheus text, for {_allowed(settings)}"),
         ("logs", str(_short(settings.folder / "logs")), "one file per part"),
     )
 
@@ -48,7 +48,7 @@ def commands(settings: LabSettings) -> RenderableType:
 
 
 def weir() -> str:
-    """How this very program is called from the shell the reader has."""
+    """How to call this program from the current shell."""
     if shutil.which("weir"):
         return "weir"
     return str(_short(Path(sys.executable).parent / "weir"))
@@ -64,8 +64,7 @@ def _lines(*rows: tuple[str, str, str]) -> RenderableType:
     return grid
 
 
-def _asked(settings: LabSettings) -> str:
-    """Whom the listeners behind the router answer."""
+def _allowed(settings: LabSettings) -> str:
     return f"the token in {_short(settings.token_file)}" if settings.shared_token else "this machine"
 
 

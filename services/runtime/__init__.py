@@ -1,4 +1,4 @@
-"""The edge that every service shares: settings, errors, the HTTP front and its guard, logs, drain, metrics.
+"""What every service shares: settings, errors, the HTTP listener and its guard, logs, drain, metrics, traces.
 
-Knows no service. A service composes these in its `app.py` and hands the result to `serve.run`.
+It imports no service. A service composes these parts in its `app.py` and passes the result to `serve.run`.
 """

@@ -1,4 +1,4 @@
-"""Which addresses only this machine reaches, and which names cannot be pointed here from outside."""
+"""Which addresses only this machine can reach, and which Host names DNS rebinding cannot use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. A name other than localhost may resolve to anything."""
+    """Whether only this machine reaches the host. Names other than localhost may resolve to any address."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
@@ -27,15 +27,12 @@ def name_of(host: bytes) -> str:
 
 
 def names_loopback(host: bytes | None) -> bool:
-    """Whether the client knows us by a name that cannot have been pointed here from outside (DNS rebinding)."""
+    """Whether the Host is absent or a loopback name, so that no DNS rebinding is possible."""
     return host is None or is_loopback(name_of(host))
 
 
 def is_fixed(host: bytes | None) -> bool:
-    """Whether this Host can mean this machine or its own network only: an address, localhost, a name without a dot.
-
-    DNS rebinding needs a name in a zone that the attacker serves; the names of containers have no dot.
-    """
+    """Whether the Host is absent, an address, localhost or a name without a dot, which DNS rebinding cannot use."""
     if host is None:
         return True
     name = name_of(host)

@@ -1,8 +1,7 @@
-"""What every service's FastAPI application has: problems as errors, health, the description of its wire types, `/docs`.
+"""FastAPI applications of this project: errors as problem bodies, the OpenAPI document, its pages `/docs` and `/redoc`.
 
-Bodies are msgspec structs, read by the strict reader (`strictjson`), so FastAPI is told of them here: `Json[T]` is a
-dependency that decodes a body, and `describe` gives a route what the OpenAPI document says of it. A handler raises
-WeirError (`errors`), which becomes the problem body.
+FastAPI does not know the wire types, which are msgspec structs: `body_of(T)` is a dependency that decodes a body, and
+`describe` gives a route its OpenAPI entry. A handler raises WeirError, which becomes the problem body.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ T = TypeVar("T")
 
 JSON = "application/json"
 SCHEMAS = "#/components/schemas/"
-ASSETS = {  # of the two pages that show the description: where each one's file is, and its content type
+ASSETS = {  # files of the two pages, with their content types
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
     "redoc.standalone.js": "text/javascript",
@@ -45,7 +44,7 @@ _INTERNAL = "an internal error; the log has its id"
 
 
 class _Rest(Convertor[str]):
-    """The rest of a path, as `{name:rest}`. Starlette's `path` stops at a line break, which an id may hold."""
+    """The rest of a path, as `{name:rest}`. Starlette's `path` stops at a line break, which an id may contain."""
 
     regex = "(?s:.*)"
 
@@ -60,7 +59,7 @@ register_url_convertor("rest", _Rest())
 
 
 async def exchange_of(request: Request) -> Exchange:
-    """The exchange behind a request: who left, what the log says of it."""
+    """A dependency: the exchange behind a request, for its log fields and for the client's disconnect."""
     exchange: Exchange = request.scope[EXCHANGE]
     return exchange
 
@@ -69,7 +68,7 @@ Call = Annotated[Exchange, Depends(exchange_of)]
 
 
 def native(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint whose handler answers the exchange by itself. `tail` is what the path holds in place of a name."""
+    """An endpoint whose handler answers the exchange itself. `tail` is the path parameter; an empty one is 404."""
 
     async def endpoint(request: Request) -> Response:
         exchange: Exchange = request.scope[EXCHANGE]
@@ -85,18 +84,18 @@ def native(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 def add_native(
     api: FastAPI, routes: Mapping[tuple[str, str], Handler], description: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Routes whose handlers answer by themselves: (METHOD, path) -> handler. `description`: what is said of each path.
+    """Add routes whose handlers answer the exchange themselves: (METHOD, path) -> handler.
 
-    A path that nothing is said of is left out of the description.
+    `description` maps a path to its OpenAPI entry (`describe`). A path without one is left out of the document.
     """
     for (method, path), handler in routes.items():
-        more = description.get(path)
-        more = {"response_model": None, "include_in_schema": False} if more is None else _with_path(more, path)
-        api.add_api_route(path, native(handler), methods=[method], **more)
+        entry = description.get(path)
+        entry = {"response_model": None, "include_in_schema": False} if entry is None else _with_path(entry, path)
+        api.add_api_route(path, native(handler), methods=[method], **entry)
 
 
 def _with_path(description: dict[str, Any], path: str) -> dict[str, Any]:
-    """With the parameters of the path, which FastAPI reads off an endpoint's signature and a native one has not."""
+    """Add the path parameters, which FastAPI would read from the signature of an ordinary endpoint."""
     named = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in compile_path(path)[2]
     ]
@@ -109,10 +108,7 @@ def _with_path(description: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def forget_endpoints() -> None:
-    """Let go of applications that are over: FastAPI remembers what kind each endpoint is, and the endpoint with it.
-
-    One process serves one application for good, but tests and simulations build thousands.
-    """
+    """Clear FastAPI's caches, which would keep the thousands of applications that tests and simulations build."""
     for name, known in vars(models).items():
         if name.startswith("_") and hasattr(known, "cache_clear"):
             known.cache_clear()
@@ -129,14 +125,12 @@ OF_THE_EDGE = {
     431: "headers_too_large",
     501: "unsupported_transfer_encoding",
 }
-"""What the HTTP protocol and the checks of a listener answer on any route, before a handler."""
+"""Codes by status that the HTTP protocol and the head checks answer on any route, before a handler."""
 
 
 class _Answered(Response):
-    """Nothing is left to send."""
-
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """The handler has answered the exchange."""
+        """Send nothing."""
 
 
 def body_of(type_: type[T]) -> Callable[[Request], Any]:
@@ -150,14 +144,14 @@ def body_of(type_: type[T]) -> Callable[[Request], Any]:
 
 
 def json_answer(value: object, *, status: int = 200, media_type: str = JSON) -> Response:
-    """A wire struct as an answer."""
     return Response(msgspec.json.encode(value), status, media_type=media_type)
 
 
 def new_api(title: str, description: str, *, examples: Iterable[object] = ()) -> FastAPI:
     """An application with this project's errors and pages.
 
-    `examples`: one of each wire type that its routes name; or the type itself, where an example says little.
+    `examples` holds one instance of each wire type that the routes name, or the type itself where an example says
+    little.
     """
     api = FastAPI(
         title=title,
@@ -189,33 +183,33 @@ def describe(
     refusals: Collection[Outcome] = tuple(REFUSALS),
     parameters: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What FastAPI is told of a route beside its path and method, as arguments of `add_api_route`."""
+    """The arguments of `add_api_route` that describe a route. `refusals` are the outcomes it may answer with."""
     extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
     if request is not None:
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(request)}}}
-    found: dict[str, Any] = {"description": "The answer"}
+    answer: dict[str, Any] = {"description": "The answer"}
     if reply is not None:
-        found["content"] = {"application/json": {"schema": _ref(reply)}}
+        answer["content"] = {"application/json": {"schema": _ref(reply)}}
     return {
         "summary": summary,
         "response_model": None,
         "response_class": Response,
         "status_code": status,
-        "responses": {status: found, **_refusals(refusals)},
+        "responses": {status: answer, **_refusals(refusals)},
         "openapi_extra": extra or None,
     }
 
 
 def _refusals(outcomes: Collection[Outcome]) -> dict[int | str, dict[str, Any]]:
-    description: dict[int, list[Outcome]] = {}
+    by_status: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome is not Outcome.CLIENT_GONE:
-            description.setdefault(REFUSALS[outcome].status, []).append(outcome)
+            by_status.setdefault(REFUSALS[outcome].status, []).append(outcome)
     content = {JSON: {"schema": _ref(Problem)}}
     found: dict[int | str, dict[str, Any]] = {}
-    if description:
+    if by_status:
         found = {status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()}
-    return found | {status: _refusal(of_status) for status, of_status in sorted(description.items())}
+    return found | {status: _refusal(of_status) for status, of_status in sorted(by_status.items())}
 
 
 def _refusal(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -230,7 +224,6 @@ def _problem_example(outcome: Outcome) -> Problem:
 
 
 def _plain(example: object) -> Any:
-    """As JSON says it, without what is not given."""
     found = msgspec.to_builtins(example)
     return {name: value for name, value in found.items() if value is not None}
 
@@ -251,7 +244,7 @@ async def _problem_of(request: Request, error: Exception) -> Response:
 
 
 async def _http_problem_of(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: no such path (404), or another method there (405, with Allow)."""
+    """Errors of the framework: 404 for an unknown path, 405 with Allow for another method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         allowed = ", ".join(sorted(_methods_at(request)))
@@ -265,14 +258,14 @@ async def _http_problem_of(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> set[str]:
-    """Of every route of this path: the framework itself names the methods of the first one only."""
+    """The methods of every route at this path; the framework names those of the first route only."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     fitting = [route for route in routes if route.path_regex.match(request.scope["path"])]
     return {method for route in fitting for method in route.methods or ()}
 
 
 async def _internal_problem_of(request: Request, error: Exception) -> Response:
-    """The framework raises the error again after this answer, and the service's boundary writes it to the log."""
+    """The framework raises the error again after this answer, and `Service` logs it."""
     if isinstance(error, ClientLeft):
         raise error
     return await _problem_of(request, WeirError(Outcome.INTERNAL, _INTERNAL))
@@ -311,7 +304,7 @@ def _add_pages(api: FastAPI, examples: Sequence[object]) -> None:
         redoc_favicon_url="data:,",
         with_google_fonts=False,
     ).body
-    api.openapi = document  # type: ignore[method-assign]  # as FastAPI's own documentation says to extend it
+    api.openapi = document  # type: ignore[method-assign]  # FastAPI documents this as the way to extend it
     for path, endpoint in (
         ("/openapi.json", openapi),
         ("/docs", _page(bytes(swagger))),
@@ -322,11 +315,11 @@ def _add_pages(api: FastAPI, examples: Sequence[object]) -> None:
 
 
 def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
-    """FastAPI's description of the routes, with msgspec's of the wire types. A key is needed where keys are set."""
+    """FastAPI's document of the routes with msgspec's schemas of the wire types. A key is optional without tenants."""
     found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
     for operation in (each for methods in found.get("paths", {}).values() for each in methods.values()):
         if "HTTPValidationError" in str(operation["responses"].get("422")):
-            del operation["responses"]["422"]  # the framework's own, of a path's text that cannot be wrong
+            del operation["responses"]["422"]  # FastAPI's own, for path parameters; a string is always valid
     shown = [example for example in examples if not isinstance(example, type)]
     types = [example if isinstance(example, type) else type(example) for example in examples]
     _, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
@@ -360,7 +353,7 @@ SAFE = {
 
 
 def _policy(html: str) -> str:
-    """Only this page's own scripts run, and nothing is loaded from or sent to another host."""
+    """A content security policy: only this page's own scripts run, and no other host is contacted."""
     scripts = [after.partition("</script>")[0] for after in html.split("<script>")[1:]]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)

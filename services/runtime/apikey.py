@@ -1,8 +1,4 @@
-"""What a key looks like, and what is kept of it: for those who make keys and those who check them.
-
-A key is 32 random bytes, so it cannot be guessed, and one round of SHA-256 is enough to hide it: slow hashes (bcrypt,
-Argon2) protect passwords, which can be guessed. The tenants file holds the hashes; who reads it has no key.
-"""
+"""Tenants' API keys: 32 random bytes, stored as SHA-256. Slow hashes are for passwords, which can be guessed."""
 
 from __future__ import annotations
 
@@ -24,15 +20,14 @@ def new_key() -> tuple[str, str]:
 
 
 def digest(key: bytes) -> bytes:
-    """What is kept of a key."""
     return sha256(key).digest()
 
 
 def written(digest: bytes) -> str:
-    """A digest as the tenants file writes it."""
+    """A digest as the tenants file writes it: `sha256:` and 64 hex digits."""
     return SCHEME + digest.hex()
 
 
 def parse(text: str) -> bytes | None:
-    """The digest that the tenants file wrote; None where it is none."""
+    """The digest in a hash as the tenants file writes it; None if the text is not one."""
     return bytes.fromhex(text.removeprefix(SCHEME)) if _WRITTEN.fullmatch(text) else None

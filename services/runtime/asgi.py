@@ -1,10 +1,7 @@
-"""An ASGI application behind our own HTTP protocol: an `Exchange` becomes one ASGI request (ASGI 3.0, HTTP spec 2.4).
+"""An ASGI application behind the HTTP protocol: an `Exchange` becomes one ASGI request (ASGI 3.0, HTTP spec 2.4).
 
-The protocol has read the whole body before the handler starts, so `receive` gives it in one message, and waits for the
-client's departure after that. `send` writes to the exchange: an answer that comes in one message goes out with its
-length, any other is chunked. The exchange adds the headers that every answer has (date, x-request-id), and a client
-that reads slowly holds `send` back. A `send` after the client has left raises ClientLeft, an OSError as spec 2.4 asks
-for; it ends the application, and is no fault of anyone's.
+The body is complete before the handler starts, so `receive` returns one message and then waits for the disconnect. An
+answer in one message has a length, any other is chunked; `send` waits for a client that reads slowly.
 """
 
 from __future__ import annotations
@@ -26,16 +23,16 @@ Application = Callable[
 ]
 
 EXCHANGE = "weir.exchange"
-"""The scope's key for the exchange, for handlers that need more than ASGI gives."""
+"""Key of the exchange in the scope, for handlers that need more than ASGI offers."""
 _OF_THE_EXCHANGE = frozenset({b"content-length", b"content-type", b"date", b"transfer-encoding", b"connection"})
 
 
 class ClientLeft(OSError):
-    """Nobody reads the answer any more."""
+    """The client has disconnected; `send` raises an OSError, as spec 2.4 asks for."""
 
 
 async def serve(application: Application, exchange: Exchange) -> None:
-    """Answer one exchange with the application. Raises whatever the application raises, but for ClientLeft."""
+    """Answer one exchange with the application. Raises what the application raises, except ClientLeft."""
     scope = scope_of(exchange)
     try:
         await application(scope, _Request(exchange).receive, _Answer(exchange).send)
@@ -46,13 +43,13 @@ async def serve(application: Application, exchange: Exchange) -> None:
 
 
 def scope_of(exchange: Exchange) -> dict[str, Any]:
-    """The ASGI scope. `raw_path` is made from the decoded path, because the exchange does not keep the original."""
+    """The ASGI scope. `raw_path` is made from the decoded path, since the exchange does not keep the original."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": exchange.method,
-        "scheme": "http",
+        "scheme": exchange.scheme,
         "path": exchange.path,
         "raw_path": quote(exchange.path).encode("ascii"),
         "query_string": exchange.query,
@@ -66,8 +63,6 @@ def scope_of(exchange: Exchange) -> dict[str, Any]:
 
 
 class _Request:
-    """The messages that an application receives: the body, and then the client's departure."""
-
     __slots__ = ("_delivered", "_exchange")
 
     def __init__(self, exchange: Exchange) -> None:
@@ -85,13 +80,11 @@ class _Request:
 
 
 class _Answer:
-    """What an application sends, written to the exchange."""
-
     __slots__ = ("_content_type", "_exchange", "_headers", "_started", "_status")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._started = False  # an answer of the application's; a handler may answer the exchange by itself
+        self._started = False  # by the application; a handler may also answer the exchange itself
         self._status = 0
         self._content_type = b""
         self._headers: Headers = ()
@@ -113,7 +106,7 @@ class _Answer:
     async def _body(self, body: bytes, *, more: bool) -> None:
         exchange = self._exchange
         if exchange.started and not self._started:
-            return  # an error after the handler's own answer had begun: the service's boundary cuts that answer
+            return  # an error after the handler had started its own answer, which `Service` cuts
         if self._started:
             await (exchange.write(body) if more else exchange.end(body))
             return
@@ -127,7 +120,7 @@ class _Answer:
 
 
 class AsgiApp:
-    """An application on a listener whose requests are not logged one by one: metrics, and operators' routes."""
+    """The `App` of a listener whose requests are not logged one by one: metrics and operators' routes."""
 
     always = b""
 
@@ -136,7 +129,7 @@ class AsgiApp:
         self._log = log
 
     async def handle(self, exchange: Exchange) -> None:
-        """Answer one request. What the application raises is answered by the application itself, and logged here."""
+        """Answer one request. An error of the application is answered by the application, and logged here."""
         await become_task()
         try:
             await serve(self._application, exchange)

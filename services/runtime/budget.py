@@ -1,9 +1,7 @@
-"""How much of one thing may be taken: by everybody together, and by one source.
+"""A budget of bytes or connections, in all and for one source.
 
-A source is the address that a connection comes from. For IPv6 it is the network of 64 bits, because one customer is
-given at least that many addresses (RFC 6177). A Unix socket has no source, and is held to the whole alone.
-
-Behind a proxy all clients share the proxy's address, so an operator sets the share of one source to 1 there.
+A source is a client's IPv4 address or IPv6 /64 network, the least that one customer gets (RFC 6177). A Unix socket has
+no source. Behind a proxy all clients are one source, whose share an operator sets to 1.
 """
 
 from __future__ import annotations
@@ -11,12 +9,12 @@ from __future__ import annotations
 import socket
 from collections import Counter
 
-ALL_SOURCES, SOURCE = "everybody", "source"
+ALL_SOURCES, SOURCE = "all", "source"
 IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 
 
 class Budget:
-    """An amount that is taken and given back: bytes, or connections. Sources that hold nothing are not remembered."""
+    """An amount that is reserved and released. Sources that hold nothing are not remembered."""
 
     __slots__ = ("_by_source", "limit", "max_per_source", "taken")
 
@@ -27,7 +25,7 @@ class Budget:
         self._by_source: Counter[bytes] = Counter()
 
     def reserve(self, source: bytes | None, amount: int) -> str | None:
-        """Take this much. Returns None, or whose bound it would exceed (EVERYBODY, SOURCE): then nothing is taken."""
+        """Reserve this much. Returns None, or the bound it would exceed (ALL_SOURCES, SOURCE) and reserves nothing."""
         if self.taken + amount > self.limit:
             return ALL_SOURCES
         if source is not None:
@@ -39,7 +37,7 @@ class Budget:
         return None
 
     def release(self, source: bytes | None, amount: int) -> None:
-        """Give back what this source took."""
+        """Release what this source has reserved."""
         self.taken -= amount
         assert self.taken >= 0, f"{amount} were given back twice: {self!r}"
         if source is not None:
@@ -49,15 +47,20 @@ class Budget:
                 del self._by_source[source]
 
     def held_by(self, source: bytes) -> int:
-        """What this source has taken."""
+        """What this source has reserved."""
         return self._by_source[source]
 
     def __repr__(self) -> str:
         return f"<Budget {self.taken} of {self.limit}, {len(self._by_source)} sources>"
 
 
+def bound_text(bound: str, what: str) -> tuple[str, str]:
+    """What an error message adds for the bound that `reserve` returned, and the reason for programs."""
+    return ("", what) if bound is ALL_SOURCES else (" from this address", f"source_{what}")
+
+
 def source_of(peer: object) -> bytes | None:
-    """The source of a connection, from its `peername`. None for a Unix socket, and for what is no address."""
+    """The source of a connection, from its `peername`. None for a Unix socket and for other non-addresses."""
     if not isinstance(peer, tuple) or len(peer) < 2:
         return None
     address = str(peer[0])

@@ -1,8 +1,4 @@
-"""The wall clock, for the few fields that people read. Nothing waits by it: it can jump.
-
-A loop may bring its own, as an attribute `unix_time` that returns seconds since the epoch: a loop whose time is not the
-machine's has another date as well. Any other loop has the machine's.
-"""
+"""The wall clock, for fields that people read; nothing waits by it. A virtual loop has its own, as `unix_time`."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Callable
 
 
 def wall_clock() -> Callable[[], float]:
-    """What returns seconds since the epoch: the running loop's own clock, or the machine's."""
+    """A function that returns seconds since the epoch, by the running loop's own clock or the machine's."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # a command line, a thread
@@ -27,7 +23,6 @@ def unix_seconds() -> int:
 
 
 def unix_milliseconds() -> int:
-    """Milliseconds since the epoch."""
     return int(wall_clock()() * 1000)
 
 

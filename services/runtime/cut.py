@@ -1,16 +1,10 @@
-"""A stream of bytes, cut into whole lines or events, in linear time however the network has cut it.
-
-A peer that sends one byte at a time must not make us search, or copy, what has come before once more for each byte.
-"""
+"""Cuts a stream of bytes into whole lines or events, in linear time however the network has split it."""
 
 from __future__ import annotations
 
 
 class Cut:
-    """Pieces go in, and what ends with the separator comes out. `waiting`: bytes that have no separator after them.
-
-    It does not bound what waits: that is for its owner, after each piece.
-    """
+    """Returns everything up to the last separator. The caller bounds `waiting`, the bytes after it."""
 
     __slots__ = ("_buffer", "_overlap", "_separator")
 
@@ -24,10 +18,10 @@ class Cut:
         return len(self._buffer)
 
     def take(self, piece: bytes) -> bytes:
-        """All that is whole now, up to and with the last separator; may be empty."""
+        """All that is complete, up to and including the last separator; may be empty."""
         buffer = self._buffer
         if not buffer and piece.endswith(self._separator):
-            return piece  # whole events, as they come from most servers: no copy
+            return piece  # whole events, as most servers send them: no copy
         searched = max(0, len(buffer) - self._overlap)
         buffer += piece
         at = buffer.rfind(self._separator, searched)
@@ -39,7 +33,7 @@ class Cut:
         return whole
 
     def rest(self) -> bytes:
-        """What waits, at the end of the stream; it waits no longer."""
+        """Return and clear the incomplete rest, at the end of the stream."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return rest

@@ -1,11 +1,9 @@
-"""Leaving without losing a request, in two steps: first say it, then stop.
+"""Stopping without losing a request, in two steps (decision record 047).
 
-    announce   /health/ready says 503 `draining`; everything is still served, each answer is its connection's last
-    begin      new requests are refused with `draining`, the listener closes, and what runs may finish
+    announce   /health/ready answers 503 `draining`; requests are served, each answer is its connection's last
+    begin      new requests are refused with `draining`, the listener closes, and running ones may finish
 
-Between the two lies the drain delay: a load balancer needs one or two of its health checks to notice, and until then
-it goes on sending. Refusing what it sends meanwhile would lose it, so the service keeps serving (as Envoy does while
-it drains, and as Kubernetes' guide to the end of pods asks for with a `preStop` delay).
+The drain delay between the two lets load balancers notice by their health checks.
 """
 
 from __future__ import annotations
@@ -14,15 +12,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
-LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
+LAST_WORDS_S = 1.0  # for a cancelled request to answer its client
 
 
 class Drain:
-    """Whether the process is leaving, and how many requests still run.
-
-    `announced` means that the service is unready and still serves. `draining` means that a request that arrives is
-    refused, and one that already runs is finished, within the grace. Each begins once and never ends.
-    """
+    """The state of a stopping process, and its running requests. `announced` and `draining` never end."""
 
     def __init__(self) -> None:
         self.announced = False
@@ -31,15 +25,15 @@ class Drain:
         self._on_begin: list[Callable[[], None]] = []
 
     def on_begin(self, callback: Callable[[], None]) -> None:
-        """Call this once, when draining begins: wake what waits, refuse what is queued."""
+        """Call this once when draining begins, to refuse what is queued."""
         self._on_begin.append(callback)
 
     def announce(self) -> None:
-        """The service is not ready from here on, and still serves. A second call changes nothing."""
+        """Turn unready and continue to serve. A second call changes nothing."""
         self.announced = True
 
     def begin(self) -> None:
-        """Begin to drain. A second call changes nothing."""
+        """Refuse new requests. A second call changes nothing."""
         if self.draining:
             return
         self.announced = self.draining = True
@@ -52,7 +46,7 @@ class Drain:
 
 
 async def let_end(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
-    """Wait for what runs within the grace; cancel the rest, in their order here, and let it say so."""
+    """Wait for the tasks within the grace period, then cancel the rest in the given order and wait LAST_WORDS_S."""
     if not tasks:
         return
     running = list(tasks)

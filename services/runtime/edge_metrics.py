@@ -1,8 +1,4 @@
-"""What is counted of every HTTP service beside its requests: those that never became one, and lines the log lost.
-
-The guard and the connection refuse what cannot be a request (not HTTP, too large, too slow, one connection too many)
-before a handler runs, so no service counts these among its own. Each is counted by its code, and has a line in the log.
-"""
+"""Metrics of every HTTP service: what was refused before a handler, connections, incoming bytes, lost log lines."""
 
 from __future__ import annotations
 
@@ -21,15 +17,14 @@ CODES = (
     "request_timeout", "yield", "no_capacity", "unsupported_transfer_encoding", "invalid_api_key",
     "misdirected_request", "forbidden",
 )  # fmt: skip
-"""Of the guard, of connections and of head checks. `yield` is one connection too many, `no_capacity` is more bytes on
-their way in than may be, `invalid_api_key` a large body without a known key or a missing internal token,
-`misdirected_request` a foreign Host, and `forbidden` a foreign Origin."""
+"""Codes of the guard, of connections and of head checks. `yield`: one connection too many. `no_capacity`: too many
+incoming bytes. `invalid_api_key`: a large body without a known key, or a missing internal token. `misdirected_request`:
+a foreign Host. `forbidden`: a foreign Origin.
+"""
 SOURCE_REASONS = ("source_connections", "source_incoming_bytes")
 
 
 class EdgeMetrics:
-    """The front of one service's public listener."""
-
     def __init__(self, registry: CollectorRegistry, log: Log) -> None:
         self._registry = registry
         self._log = log
@@ -46,7 +41,7 @@ class EdgeMetrics:
         self._by_source = {reason: by_source.labels(reason) for reason in SOURCE_REASONS}
 
     def refused(self, error: WeirError, id: str) -> None:
-        """`id` is the one that the client was told."""
+        """Count and log one refusal. `id` is the request id that the client received."""
         code = error.code if error.code in self._refusals else "invalid_request"
         self._refusals[code].inc()
         of_source = self._by_source.get(error.details.reason or "")
@@ -55,7 +50,6 @@ class EdgeMetrics:
         self._log.info("refused at the front", id=id, status=error.status, code=error.code, why=error.message)
 
     def watch(self, connections: Callable[[], float], incoming_bytes: Callable[[], float]) -> None:
-        """How many are connected, and what is counted of their requests, is read when Prometheus asks."""
         gauge = Gauge("weir_http_connections", "Client connections that are held.", registry=self._registry)
         gauge.set_function(connections)
         held = Gauge("weir_http_incoming_bytes", "Bytes of requests that no handler has yet.", registry=self._registry)
@@ -63,7 +57,7 @@ class EdgeMetrics:
 
 
 class LostLines(Collector):
-    """Lines that the log could not write, read off it when Prometheus asks."""
+    """The number of log lines that could not be written, read at each scrape."""
 
     def __init__(self, registry: CollectorRegistry, log: Log) -> None:
         self._log = log

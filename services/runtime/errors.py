@@ -1,15 +1,15 @@
-"""What can go wrong, and the one place where it becomes HTTP.
+"""The errors that end a request, and the one place where they become HTTP.
 
     WeirError                     carries an Outcome: the metric label and the key of the table below
-    ├── BadInput                  400 unless said otherwise; `param` names the field
-    │   ├── TooLarge              413
-    │   └── NoSuchModel           404 model_not_found
+    ├── BadInput                  400 by default; `param` names the field
+    │   └── TooLarge              413
+    ├── NoSuchModel               404 model_not_found
     ├── Unauthorized              401 invalid_api_key
-    ├── Refused                   a decision: 429 while capacity is contended, 503 when there is none
-    └── UpstreamFailed            502: a worker failed before the first token, after the one retry
+    └── Refused                   a decision: 429 while capacity is contended, 503 when there is none
+        └── UpstreamFailed        502: a worker failed before the first token, after the one retry
 
-429 means capacity exists but is contended; 503 means there is none (llm-d-router and Ray converged on this in 2026).
-A request whose own deadline has passed is told not to retry; everything retryable carries a hint.
+429 means that capacity exists but is contended, 503 that there is none (as in llm-d-router and Ray, 2026). A request
+whose own deadline has passed is not retryable; every retryable rejection carries a hint. See docs/api/rejections.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MIN_RETRY_HINT_MS = 50
 MAX_RETRY_HINT_MS = 30_000
 
 OURS = "/services/"
-"""In the path of every file of ours."""
+"""Part of the path of every file of this project."""
 MAX_ECHOED_CHARS = 500
-"""Characters of an assertion's text."""
+"""Characters of an assertion's text that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How an outcome is told to a client. `retry` is x-should-retry; a retryable one always has a hint."""
+    """How an outcome is answered. `retry` is the header x-should-retry; a retryable outcome always has a hint."""
 
     status: int
     type: str
@@ -64,14 +64,12 @@ REFUSALS: dict[Outcome, Answer] = {
 
 
 class WeirError(Exception):
-    """Anything that ends a request other than an answer."""
-
     type: str | None = None
-    """Where it is not the one that its outcome has."""
+    """The error type of the body; None for the outcome's own."""
     headers: Sequence[tuple[bytes, bytes]] = ()
-    """Beside those that every refusal has."""
+    """Headers beside those that every rejection has."""
     why: str = ""
-    """For the log alone: it may hold an address, or another service's words."""
+    """For the log only: it may contain an address or another service's text."""
 
     def __init__(
         self,
@@ -95,21 +93,21 @@ class WeirError(Exception):
 
 
 class BadInput(WeirError):
-    """The request itself is wrong: it will not get better by trying again."""
+    """The request is invalid; a retry cannot help."""
 
     def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
         super().__init__(Outcome.BAD_INPUT, message, param=param, status=status, code=code)
 
 
 class TooLarge(BadInput):
-    """413: more bytes than the limit that the message names."""
+    """413; the message names the limit."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message, param, status=413, code="request_too_large")
 
 
 class Unauthorized(WeirError):
-    """401: no key, or none that is known. Which of the two is all that is told."""
+    """401: no key, or an unknown one."""
 
     type = "authentication_error"
     headers = ((b"www-authenticate", b"Bearer"),)
@@ -119,16 +117,17 @@ class Unauthorized(WeirError):
 
 
 class NoSuchModel(WeirError):
-    """404: no worker serves it, or this tenant may not use it; the two look the same from outside."""
+    """404: no worker serves the model, or the tenant may not use it; the answer does not distinguish the two."""
 
     def __init__(self, model: str) -> None:
         super().__init__(Outcome.MODEL_NOT_FOUND, f"no model named {model!r} is served here", param="model")
 
 
 class Refused(WeirError):
-    """A decision not to serve, now. Retryable outcomes get a hint even where the caller gives none.
+    """A decision not to serve the request now. A retryable outcome gets a default hint where the caller gives none.
 
-    `hopeless`: coming back as it is cannot help, whatever its outcome usually says: no hint, and no invitation.
+    `hopeless`: an unchanged retry cannot help, whatever the outcome usually says, so there is no hint. Hints and waits
+    are in milliseconds.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class Refused(WeirError):
 
 
 class UpstreamFailed(Refused):
-    """502: the fault is a worker's, and nothing of its answer was passed on."""
+    """502: a worker failed, and no part of its answer was passed on."""
 
     def __init__(self, message: str, retry_hint_ms: float | None = None, *, why: str = "") -> None:
         super().__init__(Outcome.UPSTREAM_FAILED, message, retry_hint_ms=retry_hint_ms)
@@ -180,7 +179,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def problem(error: WeirError) -> tuple[int, Headers, bytes]:
-    """The error as status, headers and body; every service's boundary and every refusal goes through here."""
+    """The error as status, headers and body, for every service and every rejection."""
     answer = REFUSALS[error.outcome]
     details = error.details
     headers: Headers = [(b"x-should-retry", b"true" if error.retry else b"false")]
@@ -195,10 +194,7 @@ def problem(error: WeirError) -> tuple[int, Headers, bytes]:
 
 
 def place_of(error: BaseException) -> str:
-    """Where it failed, without the values: an exception's text may quote a prompt.
-
-    An assertion of ours names counts and ids and nothing that was said, so its text is told as well.
-    """
+    """Where it was raised, without the text, which may quote a prompt; our assertions hold only counts and ids."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     places = " < ".join(
         f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in reversed(frames)

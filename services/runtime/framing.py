@@ -1,8 +1,4 @@
-"""How an answer looks on a wire of HTTP/1.1 (RFC 9112): status lines, header lines, chunks. Bytes and nothing else.
-
-Whatever is the same for many answers is made once: the status lines are a table, a content type's line is remembered,
-and a `block` of headers can be kept by whoever sends it often.
-"""
+"""HTTP/1.1 framing (RFC 9112): status lines, header lines, chunks. What many answers share is made once."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from http import HTTPStatus
 
 Headers = Collection[tuple[bytes, bytes]]
 
-# RFC 9110 section 15. Python has these phrases from 3.13 on: what goes over the wire must not depend on its version.
+# RFC 9110 section 15. Python has these phrases from 3.13 on; the wire must not depend on its version.
 _RENAMED = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | _RENAMED
 STATUS_LINES = {
@@ -27,7 +23,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def block(headers: Headers) -> bytes:
-    """Header lines, ready to be sent. A line break inside one would begin a header that nobody meant: ValueError."""
+    """Header lines, ready to be sent. Raises ValueError for a line break in a header, which would start another one."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     if not lines.count(b"\n") == lines.count(b"\r") == len(headers):
         raise ValueError("a header holds a line break")
@@ -36,10 +32,10 @@ def block(headers: Headers) -> bytes:
 
 @lru_cache(maxsize=64)
 def content_type_line(content_type: bytes) -> bytes:
-    """A service answers with few content types, and often. No line for an answer that has none."""
+    """The header line, cached: a service uses few content types. Empty for an empty content type."""
     return block([(b"content-type", content_type)]) if content_type else b""
 
 
 def chunk(data: bytes) -> bytes:
-    """A piece of a body whose length is not known in advance. Not of no bytes: that is the end."""
+    """A chunk of a body of unknown length. `data` must not be empty: an empty chunk ends the body."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,51 +1,45 @@
-"""The front guard: what a socket may send before any handler runs. Bytes in, requests out, no socket here.
+"""The front guard: bytes in, complete requests out. It bounds what a client may send before a handler runs.
 
     bytes and count of headers, length of the URL        431, 414
     bytes of the body, declared or chunked; chunks       413
     Content-Encoding                                     415: a compressed body could not be bounded
     Transfer-Encoding other than chunked                 501, or 400 where the body's end would be in doubt
     Host missing, empty, repeated or not a host          400 (RFC 9112 section 3.2)
-    what is not HTTP/1.1, or not one request only        400, by llhttp, which parses strictly
-    what a head check of the listener refuses            as the check says; a large body is not even read
+    neither HTTP/1.1 nor HTTP/1.0, or ambiguous          400, by llhttp, which parses strictly
+    what a head check of the listener refuses            as the check says; a large body is not read
 
-A request is handed on when its body is complete: a slow upload holds a socket and never a handler. Trailers are
-dropped (RFC 9110 section 6.5.1 allows it): what stands behind a body must not speak for the request. How slowly a
-client may send, and in which order it is answered, is `connection`.
-
-The parser is fed one piece at a time. A piece never goes beyond the end of a head or of a body: both are known before
-the piece is cut, because a head and a chunked body end with an empty line, and another body with its declared length.
-So one read can not become more requests than the caller wants, and every byte is charged to the request that it is of.
+A request is passed on when its body is complete, so a slow upload holds a socket and never a handler. Trailers are
+dropped (RFC 9110 section 6.5.1). The parser gets one piece at a time, which never goes beyond the end of a head or a
+body: a head and a chunked body end with an empty line, another body with its declared length. So the caller decides
+how many requests a read becomes, and every byte is counted for its own request. `connection` has the time limits.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 import httptools
 
 from services.runtime.errors import BadInput, TooLarge, WeirError
 from services.runtime.http import Exchange, HeadCheck
+from services.runtime.requesttarget import is_host, target_of
 from services.runtime.wire import Wire
 
-NOTHING, HEAD, BODY = "", "headers", "body"  # which part of a request is under way
-SMALL_BODY_BYTES = 16_384  # of a refused request: read to its end, so that the connection can be used again
+NOTHING, HEAD, BODY = "", "headers", "body"  # the part of a request that is arriving
+SMALL_BODY_BYTES = 16_384  # up to which the body of a refused request is read, so that its connection stays open
 CHUNK_LINES_BYTES = 12  # around a chunk: its size, two line ends; more than that is padding
 REQUEST_BYTES = 1024  # what a request costs beside its body while it waits: its headers and its `Exchange`
-LINE_ENDS = 512  # before a request, that are looked at together
+MAX_LINE_END_BYTES = 512  # before a request, skipped in one piece
 EMPTY_LINE = b"\r\n\r\n"
 HTTP_1_1, HTTP_1_0 = b" HTTP/1.1", b" HTTP/1.0"  # how a request line ends
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]{1,255})(?::[0-9]{0,5})?")
 
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """Every bound of the front, in bytes and seconds."""
+    """The bounds of a listener; `source_share` is the share of connections and incoming bytes for one source."""
 
     header_bytes: int = 16_384
     header_count: int = 100
@@ -61,25 +55,25 @@ class GuardLimits:
 
     @property
     def raw_body_bytes(self) -> int:
-        """A body as it is sent: chunks with their lines, and trailers."""
+        """The most bytes of a body as it is sent: chunks with their lines, and trailers."""
         return self.body_bytes + self.chunk_count * CHUNK_LINES_BYTES + self.header_bytes
 
     @property
     def connections_per_source(self) -> int:
-        """How many connections one source may hold; at least one."""
+        """The most connections of one source; at least one."""
         return max(1, int(self.connections * self.source_share))
 
     @property
     def incoming_bytes_per_source(self) -> int:
-        """How many bytes of its requests may be on their way in; the largest request fits always."""
+        """The most incoming bytes of one source; the largest request always fits."""
         return max(int(self.incoming_bytes * self.source_share), self.header_bytes + self.body_bytes + REQUEST_BYTES)
 
 
 class Inbound:
-    """One connection's requests, as they arrive. `line` holds those whose head is here, oldest first.
+    """One connection's requests, as they arrive. `queue` holds those whose head is complete, oldest first.
 
-    `part` is what has begun and is not complete, and `completed` counts requests: the two together tell whether a part
-    is still the one that it was.
+    `part` is the part that is arriving (NOTHING, HEAD, BODY), and `completed` counts requests; together the two
+    identify a part. httptools calls the `on_*` methods.
     """
 
     __slots__ = (
@@ -88,9 +82,9 @@ class Inbound:
         "_bytes",
         "_checks",
         "_chunks",
-        "_coming",
         "_continue",
         "_declared",
+        "_expected",
         "_headers",
         "_host",
         "_id",
@@ -105,19 +99,19 @@ class Inbound:
         "_url",
         "_wire",
         "completed",
-        "line",
         "part",
+        "queue",
     )
 
     def __init__(self, limits: GuardLimits, wire: Wire, checks: tuple[HeadCheck, ...] = ()) -> None:
-        self.line: deque[Exchange] = deque()
+        self.queue: deque[Exchange] = deque()
         self.part = NOTHING
         self.completed = 0
         self._limits = limits
         self._checks = checks
         self._wire = wire
-        self._bytes = 0  # of this part
-        self._tail = b""  # the end of the last piece: what ends a line may come in two reads
+        self._bytes = 0  # of this part so far
+        self._tail = b""  # the end of the last piece: a line end may come in two reads
         self._protocol = b""  # the end of the request line
         self._arriving: Exchange | None = None
         self._body = bytearray()
@@ -127,13 +121,13 @@ class Inbound:
         parser = httptools.HttpRequestParser(self)
         self._parser: Any = parser
         self._parse: Any = parser.feed_data
-        # What stands behind a request that closes is ignored; by default it would be an error.
+        # Bytes after a request with `connection: close` are ignored; by default they would be an error.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def take(self, data: bytes, at: int = 0) -> int:
-        """Parse one piece of what a socket brought, from `at` on, and a declared body with its head.
+        """Parse one piece of what was read, from `at` on, and a declared body together with its head.
 
-        Returns where the next piece begins. Raises WeirError, after which this connection can ask nothing more.
+        Returns where the next piece begins. Raises WeirError, after which the connection accepts no more requests.
         """
         if self.part:
             end = self._end_of_piece(data, at)
@@ -154,25 +148,25 @@ class Inbound:
                 at, end = end, min(end + self._declared, len(data))
                 parse(data[at:end])
         except httptools.HttpParserUpgrade:
-            self.line[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
+            self.queue[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
             return len(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, AssertionError):
-                raise error.__context__ from None  # ours, in a callback: no fault of the client's
+                raise error.__context__ from None  # an assertion of this code, not a fault of the client
             raise self._refusal or BadInput("this is not a valid HTTP/1.1 request") from None
         if self.part:
             self._bound()
         return end
 
     def _bound(self) -> None:
-        """Raise for a part that is not complete and has more bytes than such a part may have."""
+        """Raises WeirError if the incomplete part has more bytes than it may have."""
         if self.part is HEAD and self._bytes > self._limits.header_bytes:
-            raise self._too_long_a_head()
+            raise self._headers_too_large()
         if self.part is BODY and self._bytes > self._limits.raw_body_bytes:
             raise TooLarge(f"the body's chunks and trailers exceed {self._limits.raw_body_bytes} bytes")
 
     def _end_of_piece(self, data: bytes, at: int) -> int:
-        """How far the part under way goes at most: not beyond its end, wherever the reads were cut."""
+        """Where the next piece ends: not beyond the end of the part, however the reads were cut."""
         if self.part is BODY and self._declared:
             return min(at + self._missing(), len(data))
         before = self._tail[-3:]
@@ -188,10 +182,10 @@ class Inbound:
         return end
 
     def _end_of_line(self, data: bytes, at: int, end: int) -> int:
-        """Look for the end of a request line that did not come whole, and note it. Line ends before it go alone."""
+        """Find and note the end of a request line that came in pieces. Line ends before it are a piece of their own."""
         if not self._url and data[at] in b"\r\n":
             self._tail = b""
-            run = data[at : min(end, at + LINE_ENDS)]
+            run = data[at : min(end, at + MAX_LINE_END_BYTES)]
             return at + len(run) - len(run.lstrip(b"\r\n"))
         first = data.find(b"\n", at, end)
         if first >= 0:
@@ -200,14 +194,13 @@ class Inbound:
         return end
 
     def _missing(self) -> int:
-        """Bytes of a body of declared length that have not come."""
         assert self._arriving is not None
         return self._declared - len(self._arriving.body) - len(self._body)
 
     @property
     def held(self) -> int:
-        """Bytes that are kept or expected for what has not been handed on: a body counts as long as it was declared."""
-        waiting = sum([len(exchange.body) + REQUEST_BYTES for exchange in self.line])
+        """Bytes held or expected for requests not passed on; a body counts with its declared length."""
+        waiting = sum([len(exchange.body) + REQUEST_BYTES for exchange in self.queue])
         if self.part is HEAD:
             return waiting + self._bytes
         if self.part is BODY:
@@ -216,26 +209,24 @@ class Inbound:
 
     @property
     def asks_to_continue(self) -> bool:
-        """Whether the client waits for leave to send the body of the request that is arriving."""
+        """Whether the client waits for `100 Continue` before it sends the body of the arriving request."""
         return self._continue and self.part is BODY
 
     def may_continue(self) -> None:
-        """The leave has been given."""
         self._continue = False
 
     def recheck(self, checks: tuple[HeadCheck, ...]) -> None:
-        """Judge by these from the next head on."""
         self._checks = checks
 
     def stop(self) -> None:
-        """Nothing more is answered: let go of what waits, and of the parser, which holds this in turn."""
-        self.line.clear()
+        """Drop the requests that wait, and the parser, which refers to this object."""
+        self.queue.clear()
         self.part = NOTHING
         self._arriving = None
         self._body = bytearray()
         self._parser = self._parse = None
 
-    # What the parser finds
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self.part = HEAD
@@ -246,7 +237,7 @@ class Inbound:
         self._id: bytes | None = None
         self._in_trace = False
         self._continue = False
-        self._coming = self._declared = 0  # bytes of the body: at most, and if it said how many
+        self._expected = self._declared = 0  # bytes of the body: an upper bound, and its declared length
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -269,7 +260,7 @@ class Inbound:
             message = f"more than {self._limits.header_count} headers"
             self._fail(BadInput(message, status=431, code="headers_too_large"))
         if self._bytes > self._limits.header_bytes:
-            self._fail(self._too_long_a_head())
+            self._fail(self._headers_too_large())
         try:
             path, query, authority = target_of(self._url)
         except ValueError:
@@ -280,26 +271,26 @@ class Inbound:
         if not parser.should_keep_alive():
             exchange.keep_alive = False
         if self._protocol != HTTP_1_1:
-            self._suit(exchange)
+            self._apply_http_1_0(exchange)
         elif not self._host:
             self._fail(BadInput("an HTTP/1.1 request needs a Host header"))
         if authority is not None:
             exchange.headers = [(b"host", authority), *(each for each in headers if each[0] != b"host")]
         for check in self._checks:
-            exchange.refusal = check(exchange, self._coming)
+            exchange.refusal = check(exchange, self._expected)
             if exchange.refusal is not None:
-                if self._coming > SMALL_BODY_BYTES:
+                if self._expected > SMALL_BODY_BYTES:
                     self._fail(exchange.refusal)
                 break
         self._arriving = exchange
         self._bytes = 0
         self.part = BODY
-        self.line.append(exchange)
+        self.queue.append(exchange)
 
-    def _suit(self, exchange: Exchange) -> None:
-        """HTTP/1.0 knows no chunks and no leave to continue, and is closed; nobody speaks anything older.
+    def _apply_http_1_0(self, exchange: Exchange) -> None:
+        """Apply the rules of HTTP/1.0: no chunks, no `100 Continue`, closed after the answer. Reject other protocols.
 
-        The parser takes RTSP/1.0 and ICE/1.0 for HTTP/1.0, so the name is looked at here.
+        llhttp takes RTSP/1.0 and ICE/1.0 for HTTP/1.0, so the name is compared here.
         """
         if self._protocol != HTTP_1_0:
             self._fail(BadInput("only HTTP/1.1 and HTTP/1.0 are spoken here"))
@@ -308,7 +299,7 @@ class Inbound:
         exchange.may_chunk = exchange.keep_alive = self._continue = False
 
     def on_chunk_header(self) -> None:
-        """A chunked body: many tiny chunks cost more than their bytes."""
+        """Bound the chunks of a body: many tiny ones cost more than their bytes."""
         self._chunks += 1
         if self._chunks > self._limits.chunk_count:
             self._fail(TooLarge(f"the body has more than {self._limits.chunk_count} chunks"))
@@ -317,11 +308,11 @@ class Inbound:
         exchange = self._arriving
         assert exchange is not None
         if not exchange.body:
-            exchange.body = body  # all of it, more often than not
+            exchange.body = body  # usually the whole body
         else:
             self._body += body
         if len(exchange.body) + len(self._body) > self._limits.body_bytes:
-            self._fail(self._too_long_a_body())
+            self._fail(self._body_too_large())
 
     def on_message_complete(self) -> None:
         exchange = self._arriving
@@ -338,18 +329,18 @@ class Inbound:
     # Refusals
 
     def _fail(self, refusal: WeirError) -> None:
-        """Stop the parser from inside one of its callbacks; `feed` then raises this."""
+        """Stop the parser from inside one of its callbacks; `take` then raises the refusal."""
         self._refusal = refusal
         raise refusal
 
     def _check_length(self, value: bytes) -> None:
         digits = value.strip(b" \t")
         if not digits.isdigit() or int(digits) > self._limits.body_bytes:
-            self._fail(self._too_long_a_body())
-        self._coming = self._declared = int(digits)
+            self._fail(self._body_too_large())
+        self._expected = self._declared = int(digits)
 
     def _check_transfer(self, value: bytes) -> None:
-        """`chunked`, once: any other coding would hide where the body ends, or what it says (RFC 9112 section 6)."""
+        """Accept `chunked`, once: another coding hides the end or the content of the body (RFC 9112 section 6)."""
         codings = [coding.strip() for coding in value.lower().split(b",")]
         if codings[-1] != b"chunked" or codings.count(b"chunked") > 1:
             self._fail(BadInput("Transfer-Encoding must be `chunked`, once"))
@@ -357,7 +348,7 @@ class Inbound:
             message = "the only transfer coding known here is `chunked`"
             self._fail(BadInput(message, status=501, code="unsupported_transfer_encoding"))
         self._transfer = value
-        self._coming = self._limits.body_bytes
+        self._expected = self._limits.body_bytes
 
     def _check_host(self, value: bytes) -> None:
         if self._host or not is_host(value):
@@ -378,10 +369,10 @@ class Inbound:
     def _note_trace(self, value: bytes) -> None:
         self._in_trace = True
 
-    def _too_long_a_body(self) -> WeirError:
+    def _body_too_large(self) -> WeirError:
         return TooLarge(f"the body exceeds {self._limits.body_bytes} bytes")
 
-    def _too_long_a_head(self) -> WeirError:
+    def _headers_too_large(self) -> WeirError:
         message = f"the headers exceed {self._limits.header_bytes} bytes"
         return BadInput(message, status=431, code="headers_too_large")
 
@@ -395,29 +386,3 @@ _CHECKS: dict[bytes, Callable[[Inbound, bytes], None]] = {
     b"x-request-id": Inbound._note_id,
     b"traceparent": Inbound._note_trace,
 }
-
-
-@lru_cache(maxsize=256)
-def is_host(value: bytes) -> bool:
-    """Whether this is a host with or without a port (RFC 9110 section 7.2). A client sends one of a few."""
-    return _HOST.fullmatch(value.strip(b" \t")) is not None
-
-
-@lru_cache(maxsize=256)
-def target_of(target: bytes) -> tuple[str, bytes, bytes | None]:
-    """The path of a request target, unescaped; its query; the authority where it names one. Raises ValueError.
-
-    The authority takes the place of Host (RFC 9112 section 3.2.2), and an empty path means `/`. Nearly every request
-    asks for one of a few.
-    """
-    try:
-        url = httptools.parse_url(target)
-    except httptools.HttpParserInvalidURLError:
-        raise ValueError("this is no URL") from None
-    authority = None
-    if url.schema is not None:
-        authority = target.partition(b"://")[2].partition(b"?")[0].partition(b"/")[0]
-        if url.schema.lower() not in (b"http", b"https") or not is_host(authority):
-            raise ValueError("this is no address of a web server")
-    path = (url.path or b"/").decode("ascii")
-    return (unquote(path) if "%" in path else path), target.partition(b"?")[2], authority

@@ -1,4 +1,4 @@
-"""`/health` answers while the event loop turns; `/health/ready` says whether the service should get requests."""
+"""`/health` answers while the event loop runs; `/health/ready` says whether the service should get requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HEALTH_ROUTES = (LIVE, READY)
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the service can work, and what it lacks. `detail` is added to the body of /health/ready."""
+    """Whether the service can work. `detail` is added to the body of /health/ready."""
 
     ok: bool
     detail: dict[str, object] = field(default_factory=dict)
 
 
 def add_health(api: FastAPI, name: str, ready: Callable[[], Readiness], drain: Drain) -> None:
-    """The two routes. /health/ready is 200 or 503 by `ready`, and 503 from the moment the drain is announced."""
+    """Add both routes. /health/ready is 200 or 503 by `ready`, and 503 once the drain is announced."""
 
     async def live() -> Response:
         return json_answer({"status": "ok", "service": name})

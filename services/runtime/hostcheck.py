@@ -1,13 +1,8 @@
-"""Which Host and which Origin a listener answers.
+"""Which Host and which Origin a listener answers (docs/operations/access.md).
 
-DNS rebinding: a page's own name is pointed at 127.0.0.1 while the page is open, and the browser then lets it read what
-a service on this machine answers. The request still carries the page's name as Host, so a listener that has no other
-way to tell its clients apart looks at that name. On loopback only loopback's own names are taken; on another address
-also addresses and names without a dot, such as those of containers. ALLOWED_HOSTS adds names; `*` takes all.
-
-Cross-site requests: a page may send a POST without reading its answer. The browser names the page in `Origin`, so what
-changes or costs something is refused unless that is this very host. `Origin: null` (a file, a sandboxed frame) is
-another site, too. Programs send no Origin.
+DNS rebinding points a page's own name at 127.0.0.1, so a listener checks the name in Host. A page of another site may
+send a POST without reading the answer, so writes are refused unless Origin is this host; `Origin: null` (a file, a
+sandboxed frame) is another site. Programs send no Origin.
 """
 
 from __future__ import annotations
@@ -17,15 +12,14 @@ from services.runtime.errors import BadInput, WeirError
 from services.runtime.http import Exchange
 
 ANY = "*"
-MAX_CACHED_HOSTS = 64  # Host values that were taken, kept to be found at once; there are two or three
+MAX_CACHED_HOSTS = 64  # accepted Host values; usually two or three
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class HostCheck:
     """A `HeadCheck`: 421 (RFC 9110 section 15.5.20) for a Host that may be another site's name.
 
-    `host` is the address of the listener, `allowed` the setting ALLOWED_HOSTS. HTTP/1.0 needs no Host; a browser
-    always sends one.
+    On a loopback `host` it accepts loopback names, elsewhere also addresses and names without a dot, and ALLOWED_HOSTS.
     """
 
     __slots__ = ("_any", "_named", "_own", "known")
@@ -37,7 +31,6 @@ class HostCheck:
         self.known: set[bytes | None] = set()
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        """Judge the request by its Host."""
         host = exchange.header(b"host")
         if host in self.known:
             return None
@@ -48,16 +41,11 @@ class HostCheck:
         return None
 
     def takes(self, host: bytes | None) -> bool:
-        """Whether a client may call this listener so."""
         return self._any or self._own(host) or (host is not None and name_of(host) in self._named)
 
 
 class PageCheck:
-    """A `HeadCheck`: what may come from a page of another site is refused, by its Host or by its Origin.
-
-    Both checks in one, because every request of a lab's router is judged by it: a Host that was taken before and no
-    Origin are two look-ups.
-    """
+    """A `HeadCheck` by Host and Origin in one: a Host accepted before, without Origin, costs two look-ups."""
 
     __slots__ = ("_host", "_known")
 
@@ -66,20 +54,19 @@ class PageCheck:
         self._known = self._host.known
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        """Judge the request by its Host and its Origin."""
         if exchange.header(b"host") in self._known and exchange.header(b"origin") is None:
             return None
         return self._host(exchange, body_bytes) or origin_check(exchange, body_bytes)
 
 
 def allowed_hosts(text: str) -> frozenset[str]:
-    """The names in ALLOWED_HOSTS, comma-separated, as `name_of` gives them."""
+    """The names in ALLOWED_HOSTS, comma-separated, as `name_of` returns them."""
     names = filter(None, map(str.strip, text.split(",")))
     return frozenset(name_of(name.encode("latin-1", "replace")) for name in names)
 
 
 def misdirected(host: bytes | None) -> WeirError:
-    """421, and what to do if the name is a right one."""
+    """421, with what to do if the name is legitimate."""
     name = name_of(host or b"")[:100]
     message = (
         f"this listener does not answer as {name!r}: use its address or localhost; "
@@ -89,7 +76,7 @@ def misdirected(host: bytes | None) -> WeirError:
 
 
 def origin_check(exchange: Exchange, body_bytes: int) -> WeirError | None:
-    """A `HeadCheck`: 403 for a write that the page of another site sends."""
+    """A `HeadCheck`: 403 for a write from a page of another site."""
     if exchange.method not in WRITES:
         return None
     origin = exchange.header(b"origin")
@@ -99,6 +86,6 @@ def origin_check(exchange: Exchange, body_bytes: int) -> WeirError | None:
 
 
 def is_own_origin(origin: bytes, host: bytes | None) -> bool:
-    """Whether the page that sends this has been loaded from this host."""
+    """Whether the page was loaded from this host."""
     name = (host or b"").lower()
     return bool(name) and origin.lower() in (b"http://" + name, b"https://" + name)

@@ -1,8 +1,7 @@
-"""One request and its answer, as a handler sees them; and what answers on a listener.
+"""One request and its answer as a handler sees them (`Exchange`), and what answers on a listener (`App`).
 
-No framework, because it is the hot path: measured on one core, a bare handler carries three times what a framework with
-validation does, and one layer of middleware costs more than all of this file. A handler gets an `Exchange`, made by
-`guard` when a request's head is here and handed over by `connection` when its body is.
+No framework, because this is the hot path: on one core a bare handler serves three times the requests of a framework
+with validation. `guard` makes an `Exchange` when a head is complete, `connection` passes it on when its body is.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from services.runtime.wire import Wire
 
 
 class Exchange:
-    """One request and its answer.
+    """One request and its answer. Times are the loop's, in seconds.
 
-    `always` is a `block` of headers that stand on the answer whatever it will be, a refusal too. It begins as the
-    service's own, and a handler may put another in its place until the answer starts. Times are the loop's.
+    `always` is a `block` of headers for any answer, a refusal included. It starts as the service's own; a handler may
+    replace it until the answer starts.
     """
 
     __slots__ = (
@@ -71,15 +70,15 @@ class Exchange:
     ) -> None:
         self.method = method
         self.path = path
-        self.query = b""  # what stands behind the `?`, as it came: see `runtime.query`
-        self.refusal: WeirError | None = None  # of a head check: the connection answers it in the handler's place
-        self.route = ""  # the pattern of its path, once a route was found
+        self.query = b""  # undecoded; parsed by `runtime.query`
+        self.refusal: WeirError | None = None  # by a head check; sent in place of a handler's answer
+        self.route = ""  # the pattern of the path, once a route is found
         self.tail = ""
         self.headers = headers
         self.body = b""
-        self.whole = False  # the request is here with all of its body
+        self.whole = False  # the body is complete
         self.client_id = client_id
-        self.in_trace = False  # it came with the context of one, readable or not
+        self.in_trace = False  # it has a `traceparent` header, valid or not
         self.trace: Trace | None = None
         self.id = ""
         self.always = b""
@@ -88,10 +87,10 @@ class Exchange:
         self.status = 0
         self.started = False
         self.complete = False
-        self.gone = False  # the client left before its answer was complete
+        self.gone = False  # the client disconnected before its answer was complete
         self.keep_alive = True
         self.may_chunk = True
-        self.task: asyncio.Task[None] | None = None  # its handler's, once that waits
+        self.task: asyncio.Task[None] | None = None  # of its handler, once that waits
         self._wire = wire
         self._chunked = False
         self._head = b""
@@ -102,6 +101,11 @@ class Exchange:
         state = "gone" if self.gone else "complete" if self.complete else "started" if self.started else "open"
         return f"<Exchange {self.id} {self.method} {self.path[:80]}, {state}, status {self.status}>"
 
+    @property
+    def scheme(self) -> str:
+        """The scheme of the request's URL: `https` where its connection is encrypted by TLS, else `http`."""
+        return self._wire.scheme
+
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its lower-case name; the last one where it is repeated."""
         if self._named is None:
@@ -109,14 +113,14 @@ class Exchange:
         return self._named.get(name)
 
     def on_gone(self, callback: Callable[[], object]) -> None:
-        """Call this once when the client leaves; at once if it has already left."""
+        """Call this once when the client disconnects; at once if it already has."""
         if self.gone:
             callback()
         else:
             self._callbacks.append(callback)
 
     def lost(self) -> None:
-        """The connection is lost: tell everyone who asked, once. Whatever is sent from now on goes nowhere."""
+        """The connection is lost: run the callbacks once. Further output is discarded."""
         self.gone = True
         while self._callbacks:
             self._callbacks.pop(0)()
@@ -131,7 +135,7 @@ class Exchange:
         content_type: bytes = b"application/json",
         headers: Headers = (),
     ) -> None:
-        """Send the whole answer, and do not ask whether the client keeps up: for answers that are small."""
+        """Send the whole answer without waiting for a slow reader: for small answers."""
         length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
         self._begin(status, content_type, length, headers)
         self._send(b"" if self.method == "HEAD" or not length else body)
@@ -145,18 +149,18 @@ class Exchange:
         content_type: bytes = b"application/json",
         headers: Headers = (),
     ) -> None:
-        """Send the whole answer."""
+        """Send the whole answer, after a client that reads slowly has caught up."""
         if self._wire.write_paused:
             await self._wire.until_read()
         self.reply_now(status, body, content_type=content_type, headers=headers)
 
     def refuse_now(self, error: WeirError) -> None:
-        """Send a refusal as the problem body, with its hint."""
+        """Send a refusal as the problem body, with its hint, without waiting for a slow reader."""
         status, headers, body = problem(error)
         self.reply_now(status, body, headers=headers)
 
     async def refuse(self, error: WeirError) -> None:
-        """The same, for whom a client that does not read is worth waiting for."""
+        """Send a refusal, after a client that reads slowly has caught up."""
         if self._wire.write_paused:
             await self._wire.until_read()
         self.refuse_now(error)
@@ -164,12 +168,12 @@ class Exchange:
     # An answer in pieces
 
     async def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
-        """Begin an answer whose length is not known; `write` and `end` follow. Its head leaves with the first piece."""
+        """Start an answer of unknown length; `write` and `end` follow. The head is sent with the first piece."""
         self._chunked = self.may_chunk
         self._begin(status, content_type, CHUNKED if self._chunked else b"", headers)
 
     async def write(self, piece: bytes) -> None:
-        """Send a piece of a streamed answer; waits while the client reads slower than we write."""
+        """Send a piece of a streamed answer, after a client that reads slowly has caught up."""
         if self._wire.write_paused:
             await self._wire.until_read()
         self._must_be_open()
@@ -183,16 +187,13 @@ class Exchange:
         self._send_last(piece)
 
     def let_go(self, last: bytes = b"") -> None:
-        """End a streamed answer from outside its handler; or nothing is left to end. The handler may go on.
-
-        Whatever it still says goes nowhere, as if its client had left.
-        """
+        """End a streamed answer from outside its handler, if it is open. Further output is discarded."""
         if self.started and not self.complete and not self.gone:
             self._send_last(last)
         self.gone = True
 
     def ended(self) -> None:
-        """The handler has ended. An answer without its end is cut, so that nobody takes it for whole."""
+        """The handler has ended. An answer without its end is cut, so that the client does not take it for whole."""
         self._wire.ended(self)
 
     def _framed(self, piece: bytes) -> bytes:
@@ -204,10 +205,10 @@ class Exchange:
         if not self.started or (self.complete and not self.gone):
             raise RuntimeError("a piece of an answer before its start or after its end")
 
-    # The way out
+    # Output
 
     def _begin(self, status: int, content_type: bytes, framing: bytes, headers: Headers) -> None:
-        """Make the head. It waits for the first piece of the body: both leave in one write."""
+        """Make the head. It is sent together with the first piece of the body."""
         if self.started:
             if self.gone:
                 return
@@ -246,22 +247,19 @@ class Exchange:
 Handler = Callable[[Exchange], Awaitable[None]]
 
 HeadCheck = Callable[[Exchange, int], WeirError | None]
-"""Judges a request by its head, before its body is read: (exchange, bytes of the body at most) -> a refusal or None.
-
-Every listener may have some, and they run before its `App`. They must not wait.
-"""
+"""(exchange, upper bound of the body in bytes) -> a refusal or None, before the body is read. It must not wait."""
 
 
 @types.coroutine
 def become_task() -> Generator[None, None, None]:
-    """Go on in a task of one's own: before anything that waits, has a timeout or may be cancelled."""
+    """Continue in a task: needed before anything that waits, has a timeout or may be cancelled."""
     yield
 
 
 class App(Protocol):
-    """What answers the requests of a listener. `always` stands on what is refused before a handler, too."""
+    """What answers the requests of a listener. `always` is also sent with what is refused before a handler."""
 
     always: bytes
 
     def handle(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Answer one exchange. Its first step runs at once, and must not wait: see `become_task`."""
+        """Answer one exchange. The first step runs at once and must not wait: see `become_task`."""

@@ -1,12 +1,7 @@
-"""Counters and histograms for one thread: what prometheus_client's do, without its locks.
+"""Counters and histograms of one thread, without prometheus_client's locks (decision record 039).
 
-Everything that a request counts is counted on the event loop's thread, where a lock guards against nobody; and a
-histogram of prometheus_client takes one for the sum and looks through its buckets in order. Names, labels and text are
-the same: a family here is a `Collector` that is asked when it is scraped, on the same thread, and it can write its part
-of the page itself, to the byte as prometheus_client would (`exposition`). `python -m loadtests.bench edge` measures it.
-
-The signatures are prometheus_client's as far as they go, so that an import is all that changes. Keep the children:
-`labels()` costs more than an increment.
+Names, labels, text and signatures are prometheus_client's; a scrape runs on the same thread, and a family can write its
+own lines (`exposition`). Keep the children: `labels()` costs more than an increment.
 """
 
 from __future__ import annotations
@@ -24,27 +19,25 @@ from prometheus_client.utils import floatToGoString
 
 Child = TypeVar("Child", "CounterChild", "HistogramChild")
 SHORT = 1_000_000
-"""From here on Go writes a number with an exponent, and so does Prometheus."""
+"""From this number on Go, and so Prometheus, writes an exponent."""
 
 
 class CounterChild:
-    """One series of a counter."""
-
     __slots__ = ("value",)
 
     def __init__(self) -> None:
         self.value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
-        """Count; never down."""
+        """Add an amount, which must not be negative."""
         self.value += amount
 
     def __repr__(self) -> str:
-        return f"<Tally {self.value:g}>"
+        return f"<CounterChild {self.value:g}>"
 
 
 class HistogramChild:
-    """One series of a histogram. `counts` has one place for each bucket, and a last one for what is beyond them."""
+    """One series of a histogram. `counts` has one number per bucket, and a last one for samples above all edges."""
 
     __slots__ = ("_edges", "counts", "total")
 
@@ -54,29 +47,28 @@ class HistogramChild:
         self.total = 0.0
 
     def observe(self, amount: float) -> None:
-        """Count one sample, in the first bucket whose edge is not below it."""
         self.counts[bisect_left(self._edges, amount)] += 1
         self.total += amount
 
     def __repr__(self) -> str:
-        return f"<Spread of {sum(self.counts)} samples, {self.total:g} in all>"
+        return f"<HistogramChild of {sum(self.counts)} samples, {self.total:g} in all>"
 
 
 class _Family(Collector, Generic[Child]):
-    """A metric and its series, one for each combination of labels; without labels there is one from the start."""
+    """A metric and its series, one per combination of labels. Without labels the only series exists from the start."""
 
     def __init__(self, name: str, documentation: str, labelnames: Sequence[str], registry: CollectorRegistry) -> None:
         self._name = name
         self._documentation = documentation
         self._labelnames = tuple(labelnames)
         self._children: dict[tuple[str, ...], Child] = {}
-        self._forms: dict[tuple[str, ...], str] = {}  # the lines of each series without their numbers; one for each
+        self._forms: dict[tuple[str, ...], str] = {}  # the text of each series, without its numbers
         if not self._labelnames:
             self._children[()] = self._new()
         registry.register(self)
 
     def labels(self, *values: object) -> Child:
-        """The series of these labels' values; begins at nothing."""
+        """The series with these label values, new at zero. Raises ValueError for another number of labels."""
         key = tuple(map(str, values))
         child = self._children.get(key)
         if child is None:
@@ -86,7 +78,7 @@ class _Family(Collector, Generic[Child]):
         return child
 
     def write(self, page: list[str]) -> None:
-        """The family's lines, as prometheus_client writes them."""
+        """Add the family's lines, as prometheus_client writes them."""
         raise NotImplementedError
 
     def _head(self, name: str, kind: str) -> str:
@@ -94,7 +86,7 @@ class _Family(Collector, Generic[Child]):
         return f"# HELP {name} {documentation}\n# TYPE {name} {kind}\n"
 
     def _form(self, name: str, number: str, values: Sequence[str], **more: str) -> str:
-        """A line of a series, and where its number stands: `number` is what `%` makes it of."""
+        """The text of a line; `number` is the format of its value."""
         labels = sorted([*zip(self._labelnames, values, strict=True), *more.items()])
         written = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels).replace("%", "%%")
         return f"{name}{{{written}}} {number}\n" if written else f"{name} {number}\n"
@@ -104,15 +96,12 @@ class _Family(Collector, Generic[Child]):
 
 
 class Counter(_Family[CounterChild]):
-    """As prometheus_client's Counter."""
-
     def __init__(
         self, name: str, documentation: str, labelnames: Sequence[str] = (), *, registry: CollectorRegistry
     ) -> None:
         super().__init__(name, documentation, labelnames, registry)
 
     def inc(self, amount: float = 1.0) -> None:
-        """Count, where there are no labels."""
         self._children[()].inc(amount)
 
     def describe(self) -> Iterable[Metric]:
@@ -120,25 +109,25 @@ class Counter(_Family[CounterChild]):
 
     def collect(self) -> Iterable[Metric]:
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for values, instruments in self._children.items():
-            family.add_metric(values, instruments.value)
+        for values, child in self._children.items():
+            family.add_metric(values, child.value)
         yield family
 
     def write(self, page: list[str]) -> None:
         name, forms = f"{self._name.removesuffix('_total')}_total", self._forms
         page.append(self._head(name, "counter"))
-        for values, instruments in self._children.items():
+        for values, child in self._children.items():
             form = forms.get(values)
             if form is None:
                 form = forms[values] = self._form(name, "%s", values)
-            page.append(form % _number(instruments.value))
+            page.append(form % _number(child.value))
 
     def _new(self) -> CounterChild:
         return CounterChild()
 
 
 class Histogram(_Family[HistogramChild]):
-    """As prometheus_client's Histogram. The edges are in order, and the last bucket, which has none, is added."""
+    """As prometheus_client's Histogram. The edges are in ascending order; the bucket `+Inf` is added."""
 
     def __init__(
         self,
@@ -154,7 +143,6 @@ class Histogram(_Family[HistogramChild]):
         super().__init__(name, documentation, labelnames, registry)
 
     def observe(self, amount: float) -> None:
-        """Count one sample, where there are no labels."""
         self._children[()].observe(amount)
 
     def describe(self) -> Iterable[Metric]:
@@ -162,27 +150,26 @@ class Histogram(_Family[HistogramChild]):
 
     def collect(self) -> Iterable[Metric]:
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for values, spread in self._children.items():
-            sums = zip(self._names, map(float, accumulate(spread.counts)), strict=True)
-            family.add_metric(values, list(sums), spread.total)
+        for values, child in self._children.items():
+            cumulative = zip(self._names, map(float, accumulate(child.counts)), strict=True)
+            family.add_metric(values, list(cumulative), child.total)
         yield family
 
     def write(self, page: list[str]) -> None:
         forms = self._forms
         page.append(self._head(self._name, "histogram"))
-        for values, spread in self._children.items():
-            sums = tuple(accumulate(spread.counts))
-            samples = sums[-1]
+        for values, child in self._children.items():
+            cumulative = tuple(accumulate(child.counts))
+            samples = cumulative[-1]
             if samples >= SHORT:
-                page.append(self._lines(values, "%s") % (*map(_number, (*sums, samples)), _number(spread.total)))
+                page.append(self._lines(values, "%s") % (*map(_number, (*cumulative, samples)), _number(child.total)))
                 continue
             form = forms.get(values)
             if form is None:
                 form = forms[values] = self._lines(values, "%d.0")
-            page.append(form % (*sums, samples, _number(spread.total)))
+            page.append(form % (*cumulative, samples, _number(child.total)))
 
     def _lines(self, values: Sequence[str], number: str) -> str:
-        """The lines of a series: its buckets, its count, its sum."""
         buckets = [self._form(f"{self._name}_bucket", number, values, le=name) for name in self._names]
         count, total = self._form(f"{self._name}_count", number, values), self._form(f"{self._name}_sum", "%s", values)
         return "".join([*buckets, count, total])
@@ -192,10 +179,7 @@ class Histogram(_Family[HistogramChild]):
 
 
 class HistogramAggregate(Histogram):
-    """All series of another histogram as one, or those whose last label is `last`: added up when it is asked for.
-
-    So nobody counts twice what is only wanted under a second name.
-    """
+    """The sum of all series of another histogram, or of those whose last label is `last`, computed at each scrape."""
 
     def __init__(
         self, name: str, documentation: str, of: Histogram, last: str | None = None, *, registry: CollectorRegistry
@@ -213,11 +197,11 @@ class HistogramAggregate(Histogram):
         super().write(page)
 
     def _add_up(self) -> None:
-        spread, last = self._children[()], self._last
+        total, last = self._children[()], self._last
         parts = [part for values, part in self._of._children.items() if last is None or values[-1] == last]
         if parts:
-            spread.counts = [sum(counts) for counts in zip(*(part.counts for part in parts), strict=True)]
-            spread.total = fsum(part.total for part in parts)
+            total.counts = [sum(counts) for counts in zip(*(part.counts for part in parts), strict=True)]
+            total.total = fsum(part.total for part in parts)
 
 
 def _escaped(value: str) -> str:

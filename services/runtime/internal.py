@@ -1,11 +1,7 @@
-"""What Weir's own services ask of one another: a shared token, and listeners on loopback or an inner network.
+"""The token of Weir's own services (INTERNAL_TOKEN), as a check of a listener.
 
-Retrieval believes the tenant that its caller names, a worker computes whatever it is sent, and metrics name every
-tenant. So their listeners are for Weir's own services. Where INTERNAL_TOKEN is set, every request to them carries
-`Authorization: Bearer TOKEN` (RFC 6750), except for the health checks, which tell nothing of a tenant. `make up` and
-compose make a token by themselves. Without one a listener on loopback takes what comes from this machine and is no web
-page's (`hostcheck`), and a listener on any other address does not start, unless INNER_NETWORK says that only Weir's
-services reach it.
+Retrieval trusts the tenant that its caller names, and a worker computes every request. With a token every request but
+health checks carries `Authorization: Bearer TOKEN` (RFC 6750). Without one, see docs/operations/access.md.
 """
 
 from __future__ import annotations
@@ -25,31 +21,30 @@ ASKED = (
 
 
 class TokenCheck:
-    """A `HeadCheck`: who shows the token may come; what is open to others is held to `strangers`' checks.
+    """A `HeadCheck` that accepts requests with the token. Without it, open paths have the checks `without`, others 401.
 
-    A page in a browser does not know the token, so the name by which a request with it came does not matter.
+    A page in a browser does not know the token, so no Host is checked. Raises ValueError for an empty token.
     """
 
-    __slots__ = ("_is_open", "_strangers", "_token")
+    __slots__ = ("_is_open", "_token", "_without")
 
-    def __init__(self, token: bytes, is_open: Callable[[str], bool], strangers: tuple[HeadCheck, ...]) -> None:
+    def __init__(self, token: bytes, is_open: Callable[[str], bool], without: tuple[HeadCheck, ...]) -> None:
         if not token:
             raise ValueError("an empty token would let everybody in")
         self._token = token
         self._is_open = is_open
-        self._strangers = strangers
+        self._without = without
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        """Judge the request by its Authorization."""
         if shows(exchange.header(b"authorization"), self._token):
             return None
         if not self._is_open(exchange.path):
             return Unauthorized(ASKED)
-        return first_refusal(self._strangers, exchange, body_bytes)
+        return first_refusal(self._without, exchange, body_bytes)
 
 
 def shows(authorization: bytes | None, token: bytes) -> bool:
-    """Whether it is `Bearer TOKEN`; compared in constant time."""
+    """Whether the header is `Bearer TOKEN`; compared in constant time."""
     if authorization is None:
         return False
     scheme, _, shown = authorization.partition(b" ")
@@ -57,23 +52,20 @@ def shows(authorization: bytes | None, token: bytes) -> bool:
 
 
 def first_refusal(checks: tuple[HeadCheck, ...], exchange: Exchange, body_bytes: int) -> WeirError | None:
-    """The first that one of them has."""
     return next((refusal for check in checks if (refusal := check(exchange, body_bytes)) is not None), None)
 
 
 def is_health(path: str) -> bool:
-    """What the health checks of containers and supervisors ask for."""
     return path in HEALTH_ROUTES
 
 
 def nothing(path: str) -> bool:
-    """No path is open."""
     return False
 
 
 def inner_checks(
     host: str, *, token: bytes, allowed_hosts: str = "", is_open: Callable[[str], bool] = nothing
 ) -> tuple[HeadCheck, ...]:
-    """The checks of a listener for Weir's own services, on this address."""
-    strangers: tuple[HeadCheck, ...] = (PageCheck(host, allowed_hosts),)
-    return (TokenCheck(token, is_open, strangers),) if token else strangers
+    """The checks of a listener on this address that is for Weir's own services."""
+    page_check: tuple[HeadCheck, ...] = (PageCheck(host, allowed_hosts),)
+    return (TokenCheck(token, is_open, page_check),) if token else page_check

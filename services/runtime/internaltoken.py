@@ -1,4 +1,4 @@
-"""INTERNAL_TOKEN, which Weir's own services show one another (`internal`): what it may be, and who needs one."""
+"""INTERNAL_TOKEN, the shared secret of Weir's own services (`internal`): valid values, and which listeners need one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
 
 def address_faults(token: bytes, inner_network: bool, **listeners: str) -> Iterator[str]:
-    """What is wrong with the addresses of listeners for Weir's own services, given as HOST="0.0.0.0"."""
+    """The faults of listeners for Weir's own services, given as HOST="0.0.0.0", one line each."""
     if token or inner_network:
         return
     for setting, host in listeners.items():
@@ -27,7 +27,7 @@ def address_faults(token: bytes, inner_network: bool, **listeners: str) -> Itera
 
 
 def token_fault(text: str) -> str | None:
-    """Why this cannot be the token; None where it can, and where there is none."""
+    """Why the text cannot be the token; None if it can, or if there is none."""
     if text in ("", NONE):
         return None
     if not MIN_TOKEN_CHARS <= len(text) <= MAX_TOKEN_CHARS:
@@ -38,7 +38,7 @@ def token_fault(text: str) -> str | None:
 
 
 def read_token(file: Path) -> str:
-    """The token in this file. Raises ValueError."""
+    """The token in this file. Raises ValueError if the file cannot be read or holds no valid token."""
     try:
         text = file.read_text(encoding="latin-1").strip()
     except OSError as error:
@@ -50,5 +50,4 @@ def read_token(file: Path) -> str:
 
 
 def authorization(token: bytes) -> HeaderPairs:
-    """The header that shows the token; none without one."""
     return ((b"authorization", b"Bearer " + token),) if token else ()

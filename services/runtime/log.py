@@ -1,9 +1,7 @@
-"""Logs: one JSON object per line on stdout, and the event loop never waits for them.
+"""Logs: one JSON object per line on stdout, without blocking the event loop.
 
-A line is encoded where it happens (about 2 us) and handed, in batches, to a writer thread. Without that thread (a loop
-whose time is virtual would leave it behind) each line is written where it happens. What cannot be written is
-dropped and counted, so that a full disk or a stalled pipe costs lines, not requests. A prompt, an answer or a key is
-never a field: callers log names, counts and times.
+A line is encoded on the spot (about 2 us) and written by a thread, or at once if not `threaded`, as in virtual time.
+Lines that cannot be written are dropped and counted. Callers never log a prompt, an answer or a key.
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ MILLISECONDS = tuple(b".%03dZ" % millisecond for millisecond in range(1000))
 
 
 class Log:
-    """A service's log. Safe to call from any thread, unless it is not `threaded`.
-
-    `clock`: seconds since the epoch. Not `threaded`: no thread is started, and each line is written at once.
-    """
+    """A service's log, safe to call from any thread if `threaded`. `clock` returns seconds since the epoch."""
 
     def __init__(
         self,
@@ -52,7 +47,7 @@ class Log:
         self._wake = threading.Event()
         self._closing = False
         self._service = self._encode(service)
-        self._middles: dict[tuple[str, str], bytes] = {}  # of lines: what stands between their times and their fields
+        self._middles: dict[tuple[str, str], bytes] = {}  # of lines: the text between time and fields
         self._second = -1
         self._second_text = b""
         self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True) if threaded else None
@@ -60,23 +55,23 @@ class Log:
             self._writer.start()
 
     def debug(self, event: str, **fields: object) -> None:
-        """Detail for whoever is looking for a fault."""
+        """A detail for the search of a fault."""
         self.write("DEBUG", event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Something that happened as it should."""
+        """An expected event."""
         self.write("INFO", event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something is missing and the service goes on without it."""
+        """Something is missing, and the service works without it."""
         self.write("WARNING", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something that should not happen did."""
+        """Something failed that should not fail."""
         self.write("ERROR", event, fields)
 
     def write(self, level: str, event: str, fields: dict[str, object], prefix: bytes = b"") -> None:
-        """One line. The methods above are its short forms. `prefix`: fields that are encoded, to stand before these."""
+        """Write one line; the methods above are its short forms. `prefix`: encoded fields to put before the others."""
         if LEVELS[level] < self._threshold:
             return
         if len(self._pending) >= MAX_PENDING_LINES:
@@ -87,10 +82,10 @@ class Log:
         except (TypeError, ValueError, UnicodeEncodeError):
             self.dropped_lines += 1
         if level != "INFO":
-            self._wake.set()  # what may be the last words is written at once
+            self._wake.set()  # the process may be about to end
 
     def _line(self, level: str, event: str, fields: dict[str, object], prefix: bytes) -> bytes:
-        """What every line has, then the fields as they were encoded together, without their opening brace."""
+        """The common fields, then `fields` as they were encoded together, without their opening brace."""
         middle = self._middles.get((level, event)) or self._middle(level, event)
         if prefix:
             middle = b"%b,%b" % (middle, prefix)
@@ -99,14 +94,14 @@ class Log:
         return b'{"time":"%b%b,%b' % (self._now(), middle, self._encode(fields)[1:])
 
     def _middle(self, level: str, event: str) -> bytes:
-        """Made once for each event that the code names; some name what they found, so not for any number of them."""
-        found = b'","level":"%b","service":%b,"event":%b' % (level.encode("ascii"), self._service, self._encode(event))
+        """The text between time and fields, cached for up to MAX_CACHED_FIELDS events."""
+        middle = b'","level":"%b","service":%b,"event":%b' % (level.encode("ascii"), self._service, self._encode(event))
         if len(self._middles) < MAX_CACHED_FIELDS:
-            self._middles[level, event] = found
-        return found
+            self._middles[level, event] = middle
+        return middle
 
     def _now(self) -> bytes:
-        """UTC to the millisecond; the text of the second is kept, since many lines share it."""
+        """UTC to the millisecond; the text of the second is cached."""
         now = self._clock()
         second = int(now)
         if second != self._second:
@@ -138,14 +133,14 @@ class Log:
             self.dropped_lines += len(lines)
 
     def close(self) -> None:
-        """Write what is pending and stop the writer; waits at most a second for a stalled stream."""
+        """Write what is pending and stop the writer. A stalled stream delays this by at most one second."""
         self._closing = True
         self._wake.set()
         if self._writer is not None:
             self._writer.join(timeout=1.0)
 
     def capture_stdlib(self, *loggers: str) -> None:
-        """Send these standard library loggers here, warnings and worse only."""
+        """Write the warnings and errors of these standard library loggers to this log."""
         for name in loggers:
             logger = logging.getLogger(name)
             logger.handlers = [_Bridge(self)]

@@ -1,8 +1,4 @@
-"""A set in the order in which its members came.
-
-A plain set of objects is walked in the order of their addresses, and one of strings in an order that changes with each
-process. What walks one and acts on each member would act in another order at every start.
-"""
+"""A set in the order of insertion. The order of Python's sets differs between processes."""
 
 from __future__ import annotations
 
@@ -12,14 +8,12 @@ T = TypeVar("T")
 
 
 class OrderedSet(dict[T, None]):
-    """Walked in the order in which its members were added. Hot paths use the dictionary that it is."""
+    """A set as a dictionary without values. Hot paths use the dictionary directly."""
 
     __slots__ = ()
 
     def add(self, member: T) -> None:
-        """One more, at the end; one that is a member keeps its place."""
         self[member] = None
 
     def discard(self, member: T) -> None:
-        """One less, if it is a member."""
         self.pop(member, None)

@@ -1,8 +1,7 @@
-"""Traces to a collector, by OpenTelemetry's own exporter: the one place that imports the extra `otel`.
+"""Exports traces with OpenTelemetry's own exporter; the only module that imports the extra `otel`.
 
-The loop puts what a request told into a queue and goes on. A thread makes OpenTelemetry's spans of it and sends them,
-at most BATCH_REQUESTS at a time, since it takes the interpreter from the loop while it encodes. A collector that is
-slow, or gone, costs traces: beyond QUEUE_REQUESTS they are dropped, and counted.
+A thread sends at most BATCH_REQUESTS at a time, since encoding holds the interpreter lock. Above QUEUE_REQUESTS traces
+are dropped and counted.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from services.runtime.tracing import FinishedTrace, Span
 
 QUEUE_REQUESTS = 2048
 BATCH_REQUESTS = 32
-EVERY_S = 1.0
-SEND_WITHIN_S = 10.0
+EXPORT_INTERVAL_S = 1.0
+SEND_TIMEOUT_S = 10.0
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 SCOPE = InstrumentationScope("weir", schema_url=SCHEMA_URL)
@@ -36,7 +35,7 @@ RESULTS = ("exported", "dropped", "failed")
 
 
 class Exporting(Collector):
-    """The queue and its thread. `exporter` is OpenTelemetry's."""
+    """A queue and its thread, over an OpenTelemetry `exporter`. Counts spans as exported, dropped and failed."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class Exporting(Collector):
         self.counts = dict.fromkeys(RESULTS, 0)  # of spans
         self._exporter = exporter
         self._log = log
-        self._goes = True
+        self._exporting = True
         self._resource = Resource(dict(resource), SCHEMA_URL)
         self._queue: deque[FinishedTrace] = deque()
         self._wake = threading.Event()
@@ -59,7 +58,6 @@ class Exporting(Collector):
         self._thread.start()
 
     def take(self, finished: FinishedTrace) -> None:
-        """Into the queue, or nowhere."""
         if len(self._queue) >= QUEUE_REQUESTS or self._closing:
             self.counts["dropped"] += len(finished.spans)
             return
@@ -68,12 +66,12 @@ class Exporting(Collector):
             self._wake.set()
 
     def close(self, within_s: float) -> None:
-        """Export what is left, for so long at most; what is then left is dropped."""
+        """Export what is queued, for at most `within_s` seconds, and drop the rest."""
         self._closing = True
         self._wake.set()
         self._thread.join(within_s)
         self._over = True
-        self._exporter.shutdown()  # whoever waits to try again does not
+        self._exporter.shutdown()  # ends a wait between its attempts
 
     def collect(self) -> list[CounterMetricFamily]:
         family = CounterMetricFamily("weir_trace_spans", "Spans of traces, by what became of them.", labels=["result"])
@@ -83,7 +81,7 @@ class Exporting(Collector):
 
     def _export(self) -> None:
         while not self._closing:
-            self._wake.wait(EVERY_S)
+            self._wake.wait(EXPORT_INTERVAL_S)
             self._wake.clear()
             self._send_all()
         self._send_all()
@@ -92,23 +90,23 @@ class Exporting(Collector):
         while self._queue and not self._over:
             batch = [self._queue.popleft() for _ in range(min(BATCH_REQUESTS, len(self._queue)))]
             spans = [span for finished in batch for span in self._spans(finished)]
-            goes = self._sent(spans)
-            self.counts["exported" if goes else "failed"] += len(spans)
-            self._log_change(goes)
+            succeeded = self._sent(spans)
+            self.counts["exported" if succeeded else "failed"] += len(spans)
+            self._log_change(succeeded)
 
-    def _log_change(self, goes: bool) -> None:
-        """Once, when it changes: each batch that fails would be a line else."""
-        if goes is not self._goes and self._log is not None:
-            if goes:
+    def _log_change(self, succeeded: bool) -> None:
+        """Log when exporting begins or ceases to fail, not for each batch."""
+        if succeeded is not self._exporting and self._log is not None:
+            if succeeded:
                 self._log.info("traces are exported again")
             else:
                 self._log.warning("traces cannot be exported")
-        self._goes = goes
+        self._exporting = succeeded
 
     def _sent(self, spans: Sequence[ReadableSpan]) -> bool:
         try:
             return self._exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception:  # whatever it is, it is the exporter's, and costs these spans only
+        except Exception:  # any fault of the exporter costs these spans only
             return False
 
     def _spans(self, finished: FinishedTrace) -> Iterator[ReadableSpan]:
@@ -139,9 +137,9 @@ def _status(span: Span) -> Status:
 def over_http(
     endpoint: str, *, headers: Mapping[str, str], resource: Mapping[str, str], registry: CollectorRegistry, log: Log
 ) -> Exporting:
-    """To a collector that speaks OTLP over HTTP. Certificates and compression: as the exporter's own variables say."""
-    own = logging.getLogger("opentelemetry")  # says of each attempt that it failed, and on stderr
+    """Export to a collector over OTLP/HTTP. OpenTelemetry's environment variables set certificates and compression."""
+    own = logging.getLogger("opentelemetry")  # logs each failed attempt to stderr
     own.propagate, own.handlers = False, [logging.NullHandler()]
     url = endpoint.rstrip("/") + "/v1/traces"
-    exporter = OTLPSpanExporter(endpoint=url, headers=dict(headers), timeout=SEND_WITHIN_S)
+    exporter = OTLPSpanExporter(endpoint=url, headers=dict(headers), timeout=SEND_TIMEOUT_S)
     return Exporting(exporter, resource, registry, log)

@@ -1,4 +1,4 @@
-"""The query of a URL, read as strictly as a body: a name that nobody knows or that comes twice is refused by name."""
+"""The query of a URL, read as strictly as a body: an unknown or repeated name is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_PARAMETERS = 16
 
 
 def parameters(query: bytes, known: Collection[str]) -> dict[str, str]:
-    """Name and value of each parameter. Raises BadInput."""
+    """Name and value of each parameter. Raises BadInput that names an unknown, repeated or invalid one."""
     try:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict",

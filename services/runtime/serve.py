@@ -1,8 +1,7 @@
-"""Run a service: sockets, guard, signals, drain.
+"""Runs a service: sockets, guard, signals, drain (docs/operations/lifecycle.md).
 
-SIGTERM or SIGINT: the service turns unready and goes on serving for `drain_delay_s`; then it stops accepting, finishes
-what runs within `drain_timeout_s`, and exits with 0. A second signal leaves at once. The metrics listener answers until
-the very end. A process whose event loop stands still for `watchdog_s` is ended (`watchdog`).
+SIGTERM or SIGINT drains and exits with 0; a second signal ends the service at once. The metrics listener answers until
+the end. A process whose event loop stands still for `watchdog_s` is ended (`watchdog`).
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from prometheus_client import CollectorRegistry
 
 from services.runtime.api import forget_endpoints
 from services.runtime.clock import wall_clock
-from services.runtime.connection import Shared, last_on_its_connection
 from services.runtime.descriptors import SPARE, connections_allowed
 from services.runtime.drain import Drain, let_end
 from services.runtime.edge_metrics import EdgeMetrics, LostLines
 from services.runtime.framing import block
 from services.runtime.guard import GuardLimits
-from services.runtime.http import App, HeadCheck
+from services.runtime.http import App, Exchange, HeadCheck
 from services.runtime.ids import NewId, ids_of
 from services.runtime.log import Log
 from services.runtime.server import BACKLOG, Config, Server
 from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
+from services.runtime.shared import Shared
 from services.runtime.starting import CannotStart, PortTaken
 from services.runtime.tls import NO_TLS, TlsFiles
 from services.runtime.tracing import Tracer, tracer_of
 from services.runtime.watchdog import watched
 
-SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
-METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file 64 viewers of the console
+SEND_BUFFER_BYTES = 65_536  # the most that the kernel buffers for a client that does not read
+METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file up to 64 console viewers
 METRICS_INCOMING_BYTES = 8_388_608
-FILES = 32  # descriptors for what a service opens beside connections: model files, a child's pipes, DNS
-LAST_TURNS = 4  # of the loop: what the kernel holds when the listener closes is accepted and read before it
-LAST_SPANS_S = 2.0  # for what is still to be exported when a service leaves
+FILES = 32  # descriptors for model files, pipes of child processes, DNS
+LAST_TURNS = 4  # of the event loop before a listener closes: what the kernel has queued is still accepted and read
+LAST_SPANS_S = 2.0  # for the export of the last traces when a service stops
 
 Bind = Callable[[str, int, str], socket.socket]
-"""Listens at a host and a port; raises PortTaken, which names the variable of the settings that holds the port."""
+"""Listens at (host, port, name of the port's setting). Raises PortTaken, which names the setting."""
 
 
 async def _nothing() -> None:
@@ -60,24 +59,24 @@ async def _nothing() -> None:
 
 
 class Listener(Protocol):
-    """Who serves a socket that is bound: HTTP by default, or another protocol altogether."""
+    """Serves a bound socket: by HTTP (`HttpListener`) or another protocol."""
 
     async def open(self, sock: socket.socket) -> None:
-        """Begin to accept."""
+        """Start to accept."""
         ...
 
     def announce(self) -> None:
-        """Go on serving, and let each connection know that its next answer is its last."""
+        """Continue to serve; tell each connection that its next answer is its last."""
         ...
 
     async def close(self, grace_s: float) -> None:
-        """Stop accepting, let what runs finish within the grace, and end the rest."""
+        """Stop accepting, let running requests finish within `grace_s` seconds, and cancel the rest."""
         ...
 
 
 @dataclass
 class Process:
-    """One service, built: what `app.py` returns and `run` runs. Port 0 means any free one."""
+    """A built service, which `app.py` returns and `run` runs. Port 0 means any free port."""
 
     name: str
     listener: Listener
@@ -94,14 +93,14 @@ class Process:
     watchdog_s: float = 0.0
     start: Callable[[], Awaitable[None]] = _nothing
     stop: Callable[[], Awaitable[None]] = _nothing
-    reload: Callable[[], None] | None = None  # on SIGHUP; without it that signal ends the process, as usual
+    reload: Callable[[], None] | None = None  # on SIGHUP, which ends the process otherwise
     port_variable: str = ""
     tracer: Tracer | None = None
     bound_port: int = 0
     bound_metrics_port: int = 0
-    new_id: NewId = field(default_factory=lambda: ids_of(None))  # of what the metrics listener refuses
-    registry: CollectorRegistry | None = None  # what the metrics listener shows, for a test bed and a debugger
-    inside: object = None  # the part that holds the requests: for a test bed and a debugger, never for another service
+    new_id: NewId = field(default_factory=lambda: ids_of(None))  # for refusals of the metrics listener
+    registry: CollectorRegistry | None = None  # of the metrics listener; for test beds and debuggers
+    inside: object = None  # holds the requests; for test beds and debuggers only
 
 
 def from_settings(
@@ -125,10 +124,10 @@ def from_settings(
     rng: Random | None = None,
     inside: object = None,
 ) -> Process:
-    """A service with the bounds and addresses that every service's settings have, counted and traced as every one.
+    """A service with the limits, addresses, metrics and traces that every service has.
 
-    `upstream_connections` is how many connections the service itself may have open to others at once: as many
-    descriptors are kept from its clients. `rng` makes ids; by default they are the operating system's.
+    `upstream_connections` is how many connections the service itself may open at once; as many file descriptors are
+    reserved. `rng` makes ids; by default the operating system does.
     """
     app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log, rng)
     front, new_id = EdgeMetrics(registry, log), ids_of(rng)
@@ -168,7 +167,6 @@ def from_settings(
 
 
 def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
-    """As many client connections as are asked for and this process has descriptors for."""
     allowed = connections_allowed(settings.max_connections, beside)
     if allowed < settings.max_connections:
         log.warning(
@@ -180,8 +178,13 @@ def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
     return allowed
 
 
+def last_on_its_connection(exchange: Exchange, body_bytes: int) -> None:
+    """A head check that refuses nothing: the answer to this request says `connection: close`."""
+    exchange.keep_alive = False
+
+
 class HttpListener:
-    """One listening socket and its connections, served by uvicorn, and how they leave."""
+    """One listening socket and its connections, served by uvicorn."""
 
     def __init__(
         self,
@@ -202,9 +205,8 @@ class HttpListener:
         self._dating: asyncio.Task[None] | None = None
 
     async def open(self, sock: socket.socket) -> None:
-        """Begin to accept."""
         self._dating = asyncio.get_running_loop().create_task(self._keep_the_date())
-        await asyncio.sleep(0)  # the first answer has a date, too
+        await asyncio.sleep(0)  # so that the first answer has a date
         await self._server.startup([sock])
 
     async def _keep_the_date(self) -> None:
@@ -213,19 +215,18 @@ class HttpListener:
             await asyncio.sleep(1.0)
 
     def announce(self) -> None:
-        """Go on serving; each answer from here on says `connection: close` (RFC 9112 section 9.6)."""
+        """Continue to serve; each answer from here on says `connection: close` (RFC 9112 section 9.6)."""
         shared = self._shared
         shared.checks = (last_on_its_connection, *shared.checks)
         for connection in list(shared.connections):
             connection.last_requests(shared.checks)
 
     async def close(self, grace_s: float) -> None:
-        """Stop accepting, let what runs finish within the grace, cancel the rest and let it say so."""
         for _ in range(LAST_TURNS):
             await asyncio.sleep(0)
         shared = self._shared
         shared.closed = True
-        self._server.config.timeout_graceful_shutdown = grace_s  # type: ignore[assignment]  # a float serves as well
+        self._server.config.timeout_graceful_shutdown = grace_s  # type: ignore[assignment]  # a float works
         await self._server.shutdown()
         await let_end(shared.tasks, 0.0)
         for connection in list(shared.connections):
@@ -235,9 +236,9 @@ class HttpListener:
 
 
 def listening_socket(host: str, port: int, variable: str) -> socket.socket:
-    """A socket that listens there. Raises PortTaken, which names the variable of the settings that holds the port."""
+    """A socket that listens there. Raises PortTaken, which names the setting `variable`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle's delay on
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY for this protocol
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
@@ -255,11 +256,10 @@ def listening_socket(host: str, port: int, variable: str) -> socket.socket:
 async def running(
     process: Process, leaving: asyncio.Event | None = None, *, bind: Bind = listening_socket
 ) -> AsyncIterator[Process]:
-    """Serve for as long as the block lasts, then drain. Raises CannotStart, PortTaken before anything has started.
+    """Serve while the block runs, then drain. Raises PortTaken before anything has started, and CannotStart.
 
-    `leaving` cuts a start short that may take minutes, such as loading a model; the block is then entered all the same.
-    `bind` makes the sockets on which the service listens. Nothing is asked of them but `getsockname` and `close`; they
-    are handed to the loop's `create_server`.
+    `leaving` ends a long start, such as the load of a model; the block then runs all the same. `bind` makes the
+    sockets; only `getsockname`, `close` and the loop's `create_server` use them.
     """
     variable = process.port_variable or f"{process.name.upper()}_PORT"
     public_socket = bind(process.host, process.port, variable)
@@ -294,7 +294,7 @@ async def running(
 
 
 async def _announced(process: Process) -> None:
-    """Say that the service leaves, and serve on until the balancers before it have noticed."""
+    """Turn unready, and serve until load balancers have noticed (`drain_delay_s`)."""
     if process.drain_delay_s > 0:
         process.drain.announce()
         process.listener.announce()
@@ -303,7 +303,7 @@ async def _announced(process: Process) -> None:
 
 
 async def _started(process: Process, leaving: asyncio.Event | None) -> bool:
-    """Whether it has started; False where it was told to leave before. Raises what the start raises."""
+    """Whether the start is complete; False if `leaving` ended it. Raises what the start raises."""
     starting = asyncio.ensure_future(process.start())
     leave_requested = asyncio.ensure_future((leaving or asyncio.Event()).wait())
     try:
@@ -320,9 +320,9 @@ async def _started(process: Process, leaving: asyncio.Event | None) -> bool:
 
 
 class FineClockLoop(uvloop.Loop):
-    """uvloop with a clock of its own: its `time` counts whole milliseconds, half of what a small answer takes."""
+    """uvloop with Python's clock: its own counts whole milliseconds, half of what a small answer takes."""
 
-    time = staticmethod(time.monotonic)  # seconds; asked several times in a request, so without a frame of its own
+    time = staticmethod(time.monotonic)  # seconds; called several times per request
 
 
 def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
@@ -333,7 +333,6 @@ def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
 
 
 def _quiet_collector() -> None:
-    """What was imported lives as long as the process: the cycle collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -361,7 +360,7 @@ async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
 def _on_signals(leaving: asyncio.Event, reload: Callable[[], None] | None) -> None:
     def received() -> None:
         if leaving.is_set():
-            os._exit(1)  # asked twice: leave now
+            os._exit(1)  # the second signal
         leaving.set()
 
     loop = asyncio.get_running_loop()

@@ -27,13 +27,11 @@ MAX_CACHED_PATHS = 256
 
 
 class Service:
-    """What one service answers on its public listener.
+    """The `App` of a service's public listener.
 
-    `api` is the FastAPI application with every route. `hot` maps (METHOD, path) to handlers that answer an exchange
-    themselves, without the application in between; the application lists those routes in its description, too. A hot
-    handler starts without a task, and calls `become_task` itself before it waits. `headers` stand on every answer;
-    `always`, the block made of them, may be replaced while the service runs. `rng` makes the ids of requests; by
-    default they are the operating system's.
+    `api` has every route. `hot` maps (METHOD, path) to handlers that answer an exchange without `api`, start without a
+    task, and call `become_task` before they wait. `headers` are sent with every answer; their block `always` may be
+    replaced at run time. `rng` makes request ids; by default the operating system does.
     """
 
     def __init__(
@@ -56,10 +54,10 @@ class Service:
         self._hot = dict(hot or {})
         self._id_prefix = ids_of(rng)(6)
         self._id_numbers = count(1)
-        self._asked: dict[tuple[str, str, int], bytes] = {}
+        self._encoded: dict[tuple[str, str, int], bytes] = {}
 
     async def handle(self, exchange: Exchange) -> None:
-        """Answer one request, whatever comes of it, and write its line in the log."""
+        """Answer one request, whatever its outcome, and log it."""
         now = asyncio.get_running_loop().time
         exchange.began_at = now()
         exchange.always = self.always
@@ -78,7 +76,7 @@ class Service:
             self._log_request(exchange, now())
 
     def _id_for(self, client_id: bytes | None) -> str:
-        """The client's own, if it can stand in a log and a header."""
+        """The client's own id, if it is safe in a log and a header; otherwise a new one."""
         if client_id is not None and _REQUEST_ID.fullmatch(client_id):
             return client_id.decode("ascii")
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
@@ -94,7 +92,7 @@ class Service:
                 raise RuntimeError("the handler returned without an end to its answer")
         except WeirError as error:
             await self._problem(exchange, error)
-        except asyncio.CancelledError:  # by a client that left, or by the end of the drain's grace
+        except asyncio.CancelledError:  # the client has disconnected, or the drain's grace period is over
             if exchange.gone:
                 exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
             else:
@@ -110,21 +108,22 @@ class Service:
         await exchange.refuse(error)
 
     def _log_request(self, exchange: Exchange, now: float) -> None:
-        known = exchange.route or "other"
+        route = exchange.route or "other"
         status = 499 if exchange.gone and exchange.log.get("outcome") == Outcome.CLIENT_GONE else exchange.status
         fields = exchange.log
         if exchange.trace is not None:
-            end_of_request(exchange.trace, exchange.method, known, status, now, {"id": exchange.id, **fields})
+            attributes = {"id": exchange.id, **fields}
+            end_of_request(exchange.trace, exchange.method, exchange.scheme, route, status, now, attributes)
             fields["trace_id"] = exchange.trace.trace_id
-        asked, id = (exchange.method, known, status), exchange.id.encode("ascii")
+        key, id = (exchange.method, route, status), exchange.id.encode("ascii")
         took_ms = (now - exchange.began_at) * 1000
-        prefix = b'"id":"%b",%b,"ms":%.2f' % (id, self._asked.get(asked) or self._encode(asked), took_ms)
-        self.log.write("DEBUG" if known in HEALTH_ROUTES else "INFO", "request", fields, prefix)
+        prefix = b'"id":"%b",%b,"ms":%.2f' % (id, self._encoded.get(key) or self._encode(key), took_ms)
+        self.log.write("DEBUG" if route in HEALTH_ROUTES else "INFO", "request", fields, prefix)
 
-    def _encode(self, asked: tuple[str, str, int]) -> bytes:
-        """What many lines of the log say alike. Encoded once, but for what a client could invent without end."""
-        method, path, status = asked
+    def _encode(self, key: tuple[str, str, int]) -> bytes:
+        """Log fields that many requests share. At most MAX_CACHED_PATHS are cached: clients choose some of them."""
+        method, path, status = key
         found = msgspec.json.encode({"method": method, "path": path, "status": status})[1:-1]
-        if len(self._asked) < MAX_CACHED_PATHS:
-            self._asked[asked] = found
+        if len(self._encoded) < MAX_CACHED_PATHS:
+            self._encoded[key] = found
         return found

@@ -1,7 +1,6 @@
-"""Settings: the only reader of the environment.
+"""Settings, the only reader of the environment.
 
-One frozen object per service, read once at start. A service's `config.py` subclasses `ServiceSettings`; a field's
-environment name is its own name in capitals. Every fault is reported at once, in plain words, before anything starts.
+A field's variable is its name in capitals. All faults are reported at once, before anything starts.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from services.runtime.tracing import Sampling, installed
 
 EXIT_BAD_SETTINGS = 2
 NO_LISTENER = {"host": "127.0.0.1", "metrics_host": "127.0.0.1"}
-"""Settings of a command that reads a service's settings and listens on nothing."""
+"""Settings for a command that reads a service's settings and listens on nothing."""
 
 
 class ServiceSettings(BaseSettings):
-    """What every service has. Values come from arguments, the environment, then `.env`, then the default."""
+    """The settings of every service. Sources in order: arguments, the environment, `.env`, the default."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="ignore", env_file=".env", env_file_encoding="utf-8", env_ignore_empty=True
@@ -100,25 +99,24 @@ class ServiceSettings(BaseSettings):
 
     @property
     def leave_s(self) -> float:
-        """Seconds that the service may take to leave once it is told to."""
+        """Seconds that the service may take to stop after SIGTERM."""
         return self.drain_delay_s + self.drain_timeout_s
 
     @property
     def otlp_headers(self) -> dict[str, str]:
-        """For whoever receives traces."""
         pairs = [pair.partition("=") for pair in self.otel_exporter_otlp_headers.get_secret_value().split(",")]
         return {name.strip().lower(): value.strip() for name, _, value in pairs if name.strip()}
 
     @property
     def shared_token(self) -> bytes:
-        """The token that Weir's own services show one another; empty for none. Raises ValueError (a file that left)."""
+        """The token of Weir's own services; empty for none. Raises ValueError if its file cannot be read."""
         text = self.internal_token.get_secret_value()
         if not text and self.internal_token_file is not None:
             text = read_token(self.internal_token_file)
         return b"" if text == NONE else text.encode("ascii")
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together. Each service adds its own."""
+        """The faults of combined settings, one line each. Each service adds its own."""
         if self.internal_token_file is not None and not self.internal_token.get_secret_value():
             try:
                 read_token(self.internal_token_file)
@@ -131,11 +129,11 @@ class ServiceSettings(BaseSettings):
             )
 
     def inner_faults(self, *settings: str) -> Iterator[str]:
-        """What is wrong with the addresses, named by their settings, of listeners for Weir's own services."""
+        """The faults of the addresses of listeners for Weir's own services, named by their settings."""
         try:
             token = self.shared_token
         except ValueError:
-            return  # `contradictions` has told
+            return  # reported by `contradictions`
         addresses = {"HOST": self.host, "METRICS_HOST": self.metrics_host}
         yield from address_faults(token, self.inner_network, **{name: addresses[name] for name in settings})
 
@@ -166,7 +164,7 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def load(cls: type[S], **overrides: Any) -> S:
-    """Read the settings, or list every fault on stderr and leave with status 2."""
+    """Read the settings, or print every fault on stderr and exit with status 2."""
     try:
         return cls(**overrides)
     except ValidationError as faults:
@@ -175,7 +173,7 @@ def load(cls: type[S], **overrides: Any) -> S:
 
 
 def describe(faults: ValidationError) -> str:
-    """One line per fault: the variable, what it said, what is wrong. A secret's value is not repeated."""
+    """One line per fault: the variable, its value, the fault. A secret's value is not printed."""
     return "\n".join(f"  {_fault(fault)}" for fault in faults.errors(include_url=False))
 
 
@@ -189,5 +187,4 @@ def _fault(fault: Mapping[str, Any]) -> str:
 
 
 def environment() -> dict[str, str]:
-    """A copy of the process environment, for those that start child processes."""
     return dict(os.environ)

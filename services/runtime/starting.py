@@ -1,4 +1,4 @@
-"""Why a service did not start, for its user to mend: a sentence on stderr, and an exit status that scripts can tell."""
+"""Errors that keep a service from starting. Each has a message for the operator and an exit status for scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ EXIT_CANNOT_START = 4
 
 
 class CannotStart(Exception):
-    """What `start` raises for a fault that its user can mend: the message says what was wrong and what to do."""
+    """A fault that the operator can fix; the message says what is wrong and what to do."""
 
     exit_status = EXIT_CANNOT_START
 

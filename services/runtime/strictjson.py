@@ -1,17 +1,11 @@
-"""JSON as a front door must read it: everything ambiguous or explosive is refused by name.
+"""JSON for untrusted input: everything ambiguous or explosive is rejected (docs/architecture/parsers.md).
 
-Python's json accepts NaN, Infinity, 1e999, duplicate keys (the last wins), UTF-16, a byte-order mark and 990 levels
-of nesting; lone surrogates and NUL pass and explode later in `.encode()`, a tokenizer or PostgreSQL. Two parsers that
-disagree about a body are a way round any check (RFC 8259 section 4), so a body means one thing here or is refused.
+Python's json accepts NaN, Infinity, 1e999, duplicate keys, UTF-16, a byte-order mark and 990 levels of nesting; lone
+surrogates and NUL fail later. Two parsers that disagree about a body defeat any check (RFC 8259 section 4).
 
-Cost: the common body is parsed by msgspec, several times faster than with callbacks, and what msgspec does not look at
-is looked at here (`_plain`). Whatever raises a doubt, a fault included, is read again by the strict reader, whose word
-is the last: the quick one only ever agrees with it.
-
-Both readers take a number of steps that is proportional to the body's length. They use C functions that scan a body
-once (msgspec, the standard library's scanner, `bytes.replace`, `split`, `translate`), and no regular expression.
-`tests/linear` counts the steps. A number becomes an `int` only with at most `max_digits` digits, since Python's `int()`
-takes quadratic time (and refuses 4,301 digits).
+msgspec parses the common body, several times faster, and `_plain` checks what msgspec does not. Any doubt sends the
+body to the strict reader, which decides. Both take linear time; `tests/linear` counts the steps. Python's `int()` takes
+quadratic time, hence `max_digits`.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """`max_items` bounds members and elements over the whole document; `max_digits` a number's length."""
+    """`max_items` bounds members and elements of the whole document, `max_digits` the digits of an integer."""
 
     max_depth: int = 64
     max_items: int = 10_000
@@ -44,7 +38,7 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 class _Strict:
-    """Callbacks of the standard library's decoder, refusing what RFC 8259 leaves open."""
+    """Callbacks of the standard library's decoder that reject what RFC 8259 leaves open."""
 
     __slots__ = ("decoder", "limits")
 
@@ -80,7 +74,6 @@ class _Strict:
 
 
 def _first_repeated(names: Iterable[str]) -> str:
-    """The first name, in order of first appearance, that appears again."""
     count = Counter(names)
     return next(name for name in count if count[name] > 1)
 
@@ -98,7 +91,7 @@ _LONG = 10**_LIMITS.max_digits
 
 
 def loads(body: bytes, limits: JsonLimits = _LIMITS) -> Any:
-    """Parse a request body. Raises BadInput (code `invalid_json`) naming what is wrong."""
+    """Parse a request body. Raises BadInput (code `invalid_json` or `invalid_text`) that names the fault."""
     if limits is _LIMITS:
         try:
             return _plain(body)
@@ -108,15 +101,15 @@ def loads(body: bytes, limits: JsonLimits = _LIMITS) -> Any:
 
 
 def _plain(body: bytes) -> dict[str, Any]:
-    """What the strict reader would make of the body, or `_Doubt`.
+    """What the strict reader would return, or `_Doubt`.
 
-    Each key has a colon. So as many colons as members, after duplicate keys have become one, means that there were no
-    duplicates. Where strings hold colons, too, only those count that stand behind a quote or behind white space.
+    As many colons as members mean no duplicate keys. If strings contain colons, only those behind a quote or white
+    space count.
     """
     limit = _LIMITS.max_items
     if len(body) > limit and body.count(b",") + body.count(b"[") + body.count(b"{") > limit:
         raise _Doubt
-    if b"\\u0000" in body:  # a lone surrogate is refused by msgspec
+    if b"\\u0000" in body:  # msgspec itself rejects a lone surrogate
         raise _Doubt
     value = _decode(body)
     if type(value) is not dict:
@@ -128,7 +121,6 @@ def _plain(body: bytes) -> dict[str, Any]:
 
 
 def _members(value: Any, depth: int) -> int:
-    """How many members all its objects have together."""
     if depth == 0:
         raise _Doubt
     members, inner = (len(value), value.values()) if type(value) is dict else (0, value)
@@ -144,7 +136,6 @@ def _members(value: Any, depth: int) -> int:
 
 
 def _strict(body: bytes, limits: JsonLimits) -> Any:
-    """The reader that decides, and names what is wrong."""
     if not body:
         raise BadInput("the body is empty: JSON was expected", code="invalid_json")
     if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
@@ -177,11 +168,10 @@ def _bound_structure(body: bytes, limits: JsonLimits) -> None:
 
 
 def _outside_strings(body: bytes) -> bytes:
-    """What stands outside the strings of a JSON document; brackets and commas inside strings do not count.
+    """The parts of a JSON document outside its strings.
 
-    Without `\\\\` and `\\"` every quote begins or ends a string, so every second piece between quotes stands outside. A
-    body with a backslash outside a string is no JSON. The decoder then stops at that backslash, and up to there this
-    is right.
+    Without `\\\\` and `\\"` every quote begins or ends a string, so every second piece between quotes is outside. A
+    backslash outside a string is not JSON: the decoder stops there, and up to there this is right.
     """
     return b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
@@ -207,11 +197,11 @@ def _refuse_bad_text(value: Any) -> None:
 
 
 _Bad = tuple[str, list[str]]
-"""What is wrong with a text, and the path to it: its parts, the last one first."""
+"""The fault of a text, and the path to the text, its last part first."""
 
 
 def _bad_text(value: Any) -> _Bad | None:
-    """The first text that cannot be stored or encoded. The path is made only for that one: it may be long."""
+    """The first text that cannot be stored or encoded. A path is built only for that one, since it may be long."""
     if isinstance(value, str):
         what = _fault_of(value)
         return None if what is None else (what, [])
@@ -254,7 +244,7 @@ def convert(value: Any, type_: type[T]) -> T:
 
 
 def decode(body: bytes, type_: type[T]) -> T:
-    """`loads`, then `convert`."""
+    """`loads`, then `convert`. Raises BadInput."""
     return convert(loads(body), type_)
 
 
@@ -262,7 +252,7 @@ _ABOUT_A_FIELD = (
     ("Object missing required field `", "is required"),
     ("Object contains unknown field `", "is not known here"),
 )
-"""How msgspec begins when it names a field, and what we then say."""
+"""How a msgspec message about a field begins, and the message of ours."""
 
 
 def _bad_field(text: str) -> BadInput:
@@ -276,7 +266,7 @@ def _bad_field(text: str) -> BadInput:
 
 
 def _what_and_path(text: str) -> tuple[str, str]:
-    """msgspec's `WHAT - at `$.path``. WHAT may hold a client's own words, so the last mark is the one that counts."""
+    """Split msgspec's `WHAT - at `$.path``. WHAT may contain text of the client, so the last separator counts."""
     what, mark, path = text.rpartition(" - at `$")
     if not mark or not path.endswith("`"):
         return text, ""

@@ -1,10 +1,7 @@
-"""Prometheus, cheaply: one registry per process, seconds up to 120, labels from closed sets.
+"""Prometheus: one registry per process, buckets up to 120 s, labels from closed sets (docs/metrics.md).
 
-Bucket edges reach 120 s because a histogram that ends below the deadline answers NaN for the very tail one wants
-to see. `_created` series are off: they double a scrape and tell nothing here. Each service declares its metrics once,
-in its `metrics.py`, and keeps the labelled children: `labels()` costs four times an increment.
-
-Every name, with its labels and its meaning, stands in docs/metrics.md, and a test compares the two.
+A histogram that ends below the deadline answers NaN for the tail. `_created` series, which double a scrape, are off.
+Services keep the labelled children: `labels()` costs four times an increment.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ SECONDS_BUCKETS = (
 
 
 def new_registry() -> Registry:
-    """A registry with the process's own memory, CPU and descriptors in it."""
+    """A registry with the process's memory, CPU, descriptors and event loop tasks."""
     _disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped upstream
     registry = Registry()
     ProcessCollector(registry=registry)
@@ -43,10 +40,9 @@ def new_registry() -> Registry:
 
 
 class TasksCollector(Collector):
-    """Tasks of the event loop that is asked: what leaks where something waits for what never comes."""
+    """The number of tasks of the running event loop, which grows with a leak of waiting tasks."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing where no loop runs."""
         try:
             count = len(asyncio.all_tasks())
         except RuntimeError:
@@ -55,22 +51,17 @@ class TasksCollector(Collector):
 
 
 def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:
-    """GET and HEAD /metrics.
-
-    A scraper that asks again before it has read the last page waits, so that a scraper that does not read holds two
-    pages at most.
-    """
-    media_type = CONTENT_TYPE_LATEST
+    """Add GET and HEAD /metrics. Back-pressure limits a scraper that does not read to two pages."""
 
     async def metrics() -> Response:
-        return Response(page_of(registry), media_type=media_type)
+        return Response(page_of(registry), media_type=CONTENT_TYPE_LATEST)
 
     description = describe("The service's metrics, in Prometheus' text format.", refusals=())
     api.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], **description)
 
 
 def metrics_app(registry: CollectorRegistry, log: Log) -> App:
-    """What answers on the metrics listener where it has nothing else."""
+    """The application of a metrics listener that serves nothing else."""
     api = new_api("Weir's metrics", "The metrics listener.")
     add_metrics(api, registry)
     return AsgiApp(api, log)

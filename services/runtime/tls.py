@@ -1,4 +1,4 @@
-"""The files of a listener's TLS, checked before anything starts."""
+"""The TLS files of a listener, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 
 class TlsFiles(NamedTuple):
-    """A certificate chain and its key; and the CA that signs clients' certificates, for mutual TLS. All PEM."""
+    """PEM files: a certificate chain, its key, and for mutual TLS the CA that signs clients' certificates."""
 
     certificate: Path | None
     key: Path | None
     client_ca: Path | None = None
 
     def settings(self) -> dict[str, Any]:
-        """As `uvicorn.Config` names them; empty without a certificate."""
+        """The files as arguments of `uvicorn.Config`; empty without a certificate."""
         if self.certificate is None:
             return {}
         options: dict[str, Any] = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
@@ -29,7 +29,6 @@ NO_TLS = TlsFiles(None, None)
 
 
 def tls_faults(files: TlsFiles) -> Iterator[str]:
-    """What is wrong with these files, one line for each setting."""
     if files.certificate is None or files.key is None:
         if any(files):
             yield "TLS_CERT_FILE: HTTPS needs both TLS_CERT_FILE and TLS_KEY_FILE"
@@ -37,7 +36,7 @@ def tls_faults(files: TlsFiles) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.certificate, files.key, password="")
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         yield f"TLS_CERT_FILE, TLS_KEY_FILE: no certificate with its key can be read there ({error.strerror or error})"
     if files.client_ca is not None:
         try:

@@ -1,19 +1,12 @@
-"""Traces: which part of a request took which part of its time, across services, as OpenTelemetry has it.
+"""Traces: how long each part of a request takes, across services (docs/operations/observability.md).
 
-The context of a trace travels in two headers (W3C Trace Context): `traceparent` names the trace, the caller's span and
-whether it is recorded; `tracestate` is passed on as it came. What cannot be read is ignored, as the standard wants.
+The context travels in `traceparent` and `tracestate` (W3C Trace Context); invalid headers are ignored, as the standard
+asks. With tracing off, the default, the context is passed on and its trace id logged. With tracing on, a sampled
+request has a `Trace` of `Span`s, which goes to a bounded queue at the end.
 
-    off (the default)   a client's context is passed on as it is, and its trace id stands in the log. A request without
-                        one costs a comparison with None
-    on                  a request that is sampled has a `Trace`, in which each step leaves a `Span`: a name and two
-                        times. At the end of the request all of it is handed, as one thing, to a bounded queue
-
-Nothing here imports OpenTelemetry. The steps are written down by hand, from times that are known anyway, since context
-managers on the hot path and the instrumentation of a framework cost more than the request. Only who exports them
-(`otel`) knows the library, in a thread of its own.
-
-Sampling is decided once, where a trace begins, by the trace id, so that every service decides alike; what comes with a
-context is recorded if its flag says so. A GET begins no trace of its own: it is a look, not work.
+Steps are recorded by hand from known times, since context managers and framework instrumentation cost more than a
+request. The service where a trace begins samples it by its id; a received context decides by its flag. A GET starts no
+trace. Only `otel` imports OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -48,11 +41,11 @@ MAX_STATE_BYTES = 512
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]*)?")
 _STATE = re.compile(rb"[\x20-\x7e\t]{1,%d}" % MAX_STATE_BYTES)
 FAILURES = {outcome.value for outcome in Outcome if outcome.ending is Ending.FAILED} - {Outcome.CLIENT_GONE.value}
-CLIENT_LEFT = 499  # a status that nobody was sent
+CLIENT_LEFT = 499  # logged, and never sent
 
 
 class TraceContext(NamedTuple):
-    """The context that a request came with. Ids are lower-case hex digits, as they are written."""
+    """The context that a request came with. Ids are lower-case hex digits."""
 
     trace_id: str
     span_id: str
@@ -61,7 +54,7 @@ class TraceContext(NamedTuple):
 
 
 def read(headers: Sequence[tuple[bytes, bytes]]) -> TraceContext | None:
-    """The context that stands in these headers; None where there is none, or none that can be read, or several."""
+    """The context in these headers; None if there is none, several, or an invalid one."""
     parents = [value for name, value in headers if name == b"traceparent"]
     found = _TRACEPARENT.fullmatch(parents[0].strip()) if len(parents) == 1 else None
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
@@ -74,7 +67,7 @@ def read(headers: Sequence[tuple[bytes, bytes]]) -> TraceContext | None:
 
 
 class Span(msgspec.Struct):
-    """One step. Times are the loop's, in seconds; `error` names what went wrong, where something did."""
+    """One step. Times are the loop's, in seconds; `error` is empty for success."""
 
     name: str
     kind: Kind
@@ -87,9 +80,10 @@ class Span(msgspec.Struct):
 
 
 class Trace:
-    """One request's place in a trace. `recording`: steps are written down here; else it is only passed on.
+    """One request's place in a trace. If `recording`, steps are recorded; otherwise the context is only passed on.
 
-    `span_id` is this service's own span, or its caller's while nothing is recorded: what is called is below it.
+    `span_id` is this service's own span, or the caller's while nothing is recorded; calls to other services are its
+    children.
     """
 
     __slots__ = ("_began_at", "_began_ns", "_new_id", "_sink", "attributes", "flags", "parent_id", "recording",
@@ -106,26 +100,26 @@ class Trace:
         self.state = state
         self.recording = sink is not None
         self.spans: list[Span] = []
-        self.attributes: dict[str, Attribute] = {}  # of the request's own span, beside those of its log line
+        self.attributes: dict[str, Attribute] = {}  # of the request's own span, beside its log fields
         self._began_at = at
         self._began_ns = unix_nanoseconds() if sink is not None else 0
         self._sink = sink
         self._new_id = new_id
 
     def step(self, name: str, began_at: float, ended_at: float = 0.0, kind: Kind = "internal") -> Span:
-        """Write down a step; one without an end ends with the request."""
+        """Record a step. Without an end it ends with the request."""
         span = Span(name, kind, self._new_id(), self.span_id, began_at, ended_at, {})
         self.spans.append(span)
         return span
 
     def onward(self, span: Span | None = None) -> Headers:
-        """What a call carries: the same trace, below `span` or this service's own."""
+        """The headers of a call to another service: the same trace, below `span` or this service's own span."""
         parent_id = self.span_id if span is None else span.span_id
         line = f"00-{self.trace_id}-{parent_id}-{self.flags:02x}".encode("ascii")
         return ((b"traceparent", line), (b"tracestate", self.state)) if self.state else ((b"traceparent", line),)
 
     def end(self, name: str, kind: Kind, ended_at: float, attributes: dict[str, Attribute], error: str = "") -> None:
-        """The request is over: its own span, and whatever was left open, go to whoever exports them. Once."""
+        """End the request: pass its own span and its steps to the exporter. A second call does nothing."""
         sink, self._sink = self._sink, None
         if sink is None:
             return
@@ -141,7 +135,7 @@ class Trace:
 
 
 class FinishedTrace(NamedTuple):
-    """A request's part of a trace, its own span first. `at` and `unix_ns` are one moment on both clocks."""
+    """A request's spans, its own first. `at` (loop time, seconds) and `unix_ns` are the same moment."""
 
     trace_id: str
     flags: int
@@ -151,22 +145,19 @@ class FinishedTrace(NamedTuple):
     spans: tuple[Span, ...]
 
     def unix(self, at: float) -> int:
-        """A time of the loop's as nanoseconds since the epoch."""
         return self.unix_ns + round((at - self.at) * 1e9)
 
 
 class TraceExporter(Protocol):
-    """Who exports."""
-
     def take(self, finished: FinishedTrace) -> None:
-        """Take it or drop it; never wait."""
+        """Queue a trace or drop it, without waiting."""
 
     def close(self, within_s: float) -> None:
-        """Export what is left, for so long at most."""
+        """Export what is queued, for at most `within_s` seconds."""
 
 
 class Tracer:
-    """What a service begins its traces with; None stands for tracing that is off."""
+    """Starts the traces of a service. A service with tracing off has None instead."""
 
     def __init__(
         self,
@@ -182,7 +173,7 @@ class Tracer:
         self._random = Random() if rng is None else rng
 
     def begin(self, context: TraceContext | None, at: float) -> Trace:
-        """A request's place in its caller's trace, or in one of its own."""
+        """A request's place in its caller's trace, or in a new one. `at` is loop time in seconds."""
         trace_id = self._new_id(128) if context is None else context.trace_id
         parent_id, state = ("", b"") if context is None else (context.span_id, context.state)
         if self._sampled(context, trace_id):
@@ -200,7 +191,7 @@ class Tracer:
 
 
 def start_trace(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], method: str, at: float) -> Trace | None:
-    """A request's place in a trace; None: it has none."""
+    """A request's place in a trace; None if it has none."""
     context = read(headers)
     if tracer is not None and (context is not None or method != "GET"):
         return tracer.begin(context, at)
@@ -208,12 +199,12 @@ def start_trace(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], m
 
 
 def end_of_request(
-    trace: Trace, method: str, route: str, status: int, ended_at: float, fields: Mapping[str, object]
+    trace: Trace, method: str, scheme: str, route: str, status: int, ended_at: float, fields: Mapping[str, object]
 ) -> None:
-    """A service's own span, from what its log line says: HTTP's names for what they name, `weir.*` for the rest."""
+    """End a service's own span. HTTP attributes have OpenTelemetry's names, log fields are `weir.*`."""
     if not trace.recording:
         return
-    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": "http", **trace.attributes}
+    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": scheme, **trace.attributes}
     if route != "other":
         attributes["http.route"] = route
     if status not in (0, CLIENT_LEFT):
@@ -228,7 +219,7 @@ def end_of_request(
 
 
 def installed() -> bool:
-    """Whether the extra `otel` is there. Looks, and imports nothing of it."""
+    """Whether the extra `otel` is installed, without importing it."""
     try:
         return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:
@@ -243,7 +234,7 @@ def tracer_of(
     log: Log,
     rng: Random | None = None,
 ) -> Tracer | None:
-    """The tracer that the settings ask for; None, and nothing imported, where they ask for none."""
+    """The tracer that the settings ask for; None, without an import of OpenTelemetry, if tracing is off."""
     if settings.otel_traces_exporter == "none":
         return None
     from services.runtime.otel import over_http

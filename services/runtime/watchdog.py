@@ -1,17 +1,12 @@
-"""A process whose event loop no longer turns is ended, so that a supervisor can start it again.
+"""Ends a process whose event loop stands still, so that a supervisor restarts it (docs/operations/lifecycle.md).
 
-A loop that stands still answers nothing, not even its health check, and nothing restarts a process that still runs.
-Two watches share one limit, because no single one sees every kind of standstill:
+    the loop waits                   a thread counts the seconds without a beat: a lock, a slow file, `time.sleep`
+    the loop computes in C code      a timer of the process's own processor time (`ITIMER_PROF`), which every beat
+                                     resets: a regular expression holds the interpreter, and then no thread runs
 
-    the loop waits                   a thread counts the seconds without a turn: a lock, a slow file, `time.sleep`
-    the loop computes in C code      a timer of the process's own processor time (`ITIMER_PROF`), which every beat sets
-                                     back: a regular expression keeps the interpreter, and then no thread runs
-
-Neither counts time in which the process did not run. The processor's timer stands while the process is stopped
-(SIGSTOP, a paused container), and the thread counts no more of a long sleep of its own than it asked for. Both end the
-process by SIGPROF (status 155 in a shell or a container): first `faulthandler` writes the stacks of all threads to
-standard error, from C and without the interpreter, then the signal's own action ends the process. What process 1 of a
-container gets has no such action, so a container needs an init, as docker-compose.yml has it.
+Neither counts time in which the process did not run (SIGSTOP, a paused container). Both end the process by SIGPROF,
+after `faulthandler` has written the stacks of all threads to standard error. SIGPROF does not end process 1 of a
+container, so a container needs an init (docker-compose.yml).
 """
 
 from __future__ import annotations
@@ -27,23 +22,23 @@ from collections.abc import Iterator
 
 from services.runtime.log import Log
 
-LOOKS = 8  # of the thread in the limit
-LONGEST_SLEEP_S = 1.0  # between two of them, and between two beats of the loop
+LOOKS = 8  # of the thread within the limit
+LONGEST_SLEEP_S = 1.0  # between two looks, and between two beats of the loop
 ENDED_BY = signal.SIGPROF
 
 
 class Standstill:
-    """How long a loop has not turned, as somebody saw who looked every `every_s` seconds. It keeps no clock."""
+    """How long a loop has stood still, by looks every `every_s` seconds. All times are seconds."""
 
     def __init__(self, limit_s: float, every_s: float, now: float) -> None:
         self._limit_s = limit_s
-        self._max_s = 2 * every_s  # of one sleep: what is beyond was not only the loop's standstill
+        self._max_s = 2 * every_s  # counted per sleep; beyond it the process did not run either
         self._looked_at = now
         self._turns = -1
         self.seconds = 0.0
 
     def look(self, now: float, turns: int) -> bool:
-        """Whether the limit is reached. `turns`: any number that changes when the loop turns."""
+        """Whether the limit is reached. `turns` is any number that changes when the loop runs."""
         slept_s, self._looked_at = now - self._looked_at, now
         if turns != self._turns:
             self._turns, self.seconds = turns, 0.0
@@ -54,7 +49,7 @@ class Standstill:
 
 @contextlib.contextmanager
 def watched(limit_s: float, log: Log) -> Iterator[None]:
-    """Watch the running loop for as long as the block lasts; 0 watches nothing. For the main thread only."""
+    """Watch the running loop while the block runs; a limit of 0 watches nothing. Main thread only."""
     if limit_s <= 0:
         yield
         return
@@ -83,7 +78,6 @@ class _Watch:
         faulthandler.unregister(ENDED_BY)
 
     def _beat(self) -> None:
-        """The loop turns."""
         self._turns += 1
         signal.setitimer(signal.ITIMER_PROF, self._limit_s)
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self._beat)

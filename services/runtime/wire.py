@@ -1,4 +1,4 @@
-"""What an exchange needs of its connection, so that neither has to know the other."""
+"""What an exchange needs of its connection. A protocol, so that the two modules do not import each other."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ if TYPE_CHECKING:
 
 
 class Wire(Protocol):
-    """What an exchange needs of the connection that it came by."""
+    """The connection of an exchange."""
 
     @property
     def write_paused(self) -> bool:
-        """The client reads slower than we write: before another piece, wait `until_read`."""
+        """The client reads more slowly than answers are written: await `until_read` before the next piece."""
+
+    @property
+    def scheme(self) -> str:
+        """`https` where the connection is encrypted by TLS, else `http`."""
 
     @property
     def date_line(self) -> bytes:
-        """The header line with the time of day, to the second."""
+        """The `date` header line, to the second."""
 
     def send(self, data: bytes) -> None:
-        """Write, without waiting."""
+        """Write without waiting."""
 
     async def until_read(self) -> None:
-        """Wait while the client is behind; returns when it is lost, too."""
+        """Wait while the client is behind; also returns when the connection is lost."""
 
     def answered(self, exchange: Exchange) -> None:
-        """The answer is complete: turn to the next request."""
+        """The answer is complete: continue with the next request."""
 
     def ended(self, exchange: Exchange) -> None:
-        """Its handler has ended, whether or not with a complete answer."""
+        """The handler has ended, with or without a complete answer."""

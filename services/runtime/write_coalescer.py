@@ -1,10 +1,7 @@
-"""Writes that leave together, at the end of the event loop's turn.
+"""Collects writes and sends them together at the end of an event loop iteration, so that a fast peer wakes once.
 
-A write is a system call that may have to wake the process at the other end. With one write per answer as it is made,
-a fast peer falls asleep between every two of them; with all the answers of a turn sent back to back it is woken once.
-Measured with 32 connections on two cores: 15,700 small answers/s become 24,500.
-
-Order is kept per transport as long as everything for it goes through the same outbox, or `flush` comes first.
+Measured with 32 connections on two cores: 24,500 small answers/s instead of 15,700. Writes to a transport keep their
+order if all go through one coalescer, or `flush` comes first.
 """
 
 from __future__ import annotations
@@ -16,20 +13,17 @@ MAX_PENDING_BYTES = 65_536
 
 
 class ByteSink(Protocol):
-    """What is written to: a transport, or a thing before one that wants to know whether its bytes went out."""
+    """The target of writes: a transport, or an object before one that notes that its bytes were sent."""
 
     def is_closing(self) -> bool:
-        """Whether it takes nothing any more."""
+        """Whether it accepts no more bytes."""
 
     def write(self, data: bytes, /) -> None:
         """Send."""
 
 
 class WriteCoalescer:
-    """Pending writes of one event loop, at most MAX_PENDING_BYTES and one write more.
-
-    The bound is what lets backpressure work: a handler that writes without end must come to the transport's own limit.
-    """
+    """At most MAX_PENDING_BYTES plus one write. The bound lets a handler reach the transport's limit: back-pressure."""
 
     __slots__ = ("_bytes", "_pending")
 
@@ -38,7 +32,7 @@ class WriteCoalescer:
         self._bytes = 0
 
     def write(self, sink: ByteSink, data: bytes) -> None:
-        """Send before the loop next waits for the outside."""
+        """Send before the loop next waits for I/O."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self.flush)
         self._pending.append((sink, data))

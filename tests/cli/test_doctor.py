@@ -186,4 +186,4 @@ def test_the_table_names_each_finding_and_how_to_mend_it() -> None:
     assert "ok  python" in text
     assert "→ see its log" in text
     assert "not shown" not in text
-    assert "1 to mend." in text
+    assert "1 to fix." in text

@@ -17,6 +17,7 @@ class FakeWire:
     """What an exchange writes to. While `write_paused`, its client does not read."""
 
     date_line = b""
+    scheme = "http"
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

@@ -39,9 +39,10 @@ from services.router.workers import workersfile
 from services.runtime import strictjson
 from services.runtime.errors import BadInput, WeirError
 from services.runtime.guard import GuardLimits, Inbound
-from services.runtime.keepalive import Pool, _Connection
+from services.runtime.keepalive import Pool
 from services.runtime.query import parameters
 from services.runtime.upstream import UpstreamError
+from services.runtime.upstream_connection import UpstreamConnection
 from tests.fuzz.cutting import cut
 from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import Tape
@@ -80,7 +81,7 @@ def _requests(pieces: Sequence[bytes]) -> tuple[list[tuple[Any, ...]], bool]:
         except WeirError as error:
             refused = 400 <= error.status < 600
             break
-    complete = list(inbound.line)[: inbound.completed]
+    complete = list(inbound.queue)[: inbound.completed]
     told = [(each.method, each.path, tuple(each.headers), bytes(each.body), each.keep_alive) for each in complete]
     inbound.stop()
     return told, refused
@@ -103,7 +104,7 @@ class _Abortable(Tape):
 def _answer(pieces: Sequence[bytes]) -> Outcome:
     loop = asyncio.new_event_loop()
     try:
-        connection = _Connection(loop, Pool("http://127.0.0.1:1", max_connections=1))
+        connection = UpstreamConnection(loop, Pool("http://127.0.0.1:1", max_connections=1))
         connection.connection_made(_Abortable())
         connection.busy = True
         left = list(pieces)

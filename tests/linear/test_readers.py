@@ -27,7 +27,7 @@ from services.router.rag import prompt
 from services.router.tenancy.keys import bearer
 from services.router.upstreams.openaistream import OpenAIStream
 from services.runtime import cut as cut_module
-from services.runtime import guard, tracing
+from services.runtime import requesttarget, tracing
 from services.runtime.cut import Cut
 from services.runtime.query import parameters
 from services.runtime.strictjson import JsonLimits, _first_repeated, convert, loads
@@ -130,7 +130,7 @@ HEADERS: dict[str, Read] = {
                                               (b"tracestate", value)]),
     "authorization": bearer,
     "query": lambda value: parameters(value, ("a", "b")),
-    "target": lambda value: guard.path_of.__wrapped__(b"/" + value),
+    "target": lambda value: requesttarget.target_of.__wrapped__(b"/" + value),
 }  # fmt: skip
 VALUES: dict[str, Make] = {
     "digits": repeated(b"", b"1"),

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from services.runtime.api import Call, add_native, describe, json_answer, native, new_api
+from services.runtime.connection import Connection
 from services.runtime.drain import Drain
 from services.runtime.errors import BadInput
 from services.runtime.guard import GuardLimits
@@ -21,8 +22,9 @@ from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process
 from services.runtime.service import Service
+from services.runtime.shared import Shared
 from services.runtime.telemetry import metrics_app, new_registry
-from tests.runtime.rig import ask, post, send, until
+from tests.runtime.rig import Tape, ask, post, send, until
 from tests.virtual import run, running_here
 
 
@@ -82,6 +84,29 @@ def test_an_application_reads_the_body_the_query_and_the_headers() -> None:
 
     ((status, _, body),) = served(api, post("/echo/a%20b?x=1", b"hello", "x-mine: yes"))
     assert (status, json.loads(body)) == (200, ["a b", "x=1", "yes", "hello"])
+
+
+@pytest.mark.parametrize(("context", "scheme"), [(None, "http"), (object(), "https")])
+def test_an_application_reads_the_scheme_of_its_connection(context: object, scheme: str) -> None:
+    api, schemes = new_api("Test", "For a test."), []
+
+    @api.get("/", response_model=None)
+    async def endpoint(request: Request) -> Response:
+        schemes.append(request.url.scheme)
+        return Response()
+
+    async def main() -> None:
+        tape = Tape()
+        tape._extra = {"sslcontext": context}
+        service = process_of(api).listener.app  # type: ignore[attr-defined]
+        connection = Connection(Shared(service, GuardLimits(), idle_timeout_s=60.0))
+        connection.connection_made(tape)
+        connection.data_received(get("/"))
+        await until(lambda: schemes, "the request")
+        connection.connection_lost(None)
+
+    run(main())
+    assert schemes == [scheme]
 
 
 def test_another_method_is_refused_with_those_that_are_allowed_on_every_route_of_the_path() -> None:

@@ -13,12 +13,13 @@ import pytest
 
 from loadtests.cluster.loop import SimLoop
 from services.runtime.budget import Budget
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
 from services.runtime.errors import place_of
 from services.runtime.guard import GuardLimits, Inbound
 from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool
 from services.runtime.serve import FineClockLoop
+from services.runtime.shared import Shared
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, build
 from tests.runtime.wires import turns, wired
@@ -32,6 +33,7 @@ class Deaf:
 
     write_paused = False
     date_line = b""
+    scheme = "http"
 
     def send(self, data: bytes) -> None: ...
     def answered(self, exchange: Exchange) -> None: ...
@@ -88,7 +90,7 @@ async def connection_given_back_twice() -> None:
         reply, _ = await replied(pool, wires), await replied(pool, wires)
         connection = reply._connection
         reply.close()
-        pool._release(connection)
+        pool.release(connection)
 
 
 async def more_connections_back_than_out() -> None:
@@ -223,8 +225,8 @@ def fails(*_: Any) -> None:
 BREAKS: dict[str, Callable[[type[Connection], pytest.MonkeyPatch], None]] = {
     "a read": lambda kind, patch: patch.setattr(kind, "data_received", fails),
     "the end of a client's sending": lambda kind, patch: patch.setattr(kind, "eof_received", fails),
-    "a client too slow": lambda kind, patch: patch.setattr(kind, "_too_slow", fails),
-    "a rest": lambda kind, patch: patch.setattr(kind, "_rested", fails),
+    "a client too slow": lambda kind, patch: patch.setattr(kind, "_part_timed_out", fails),
+    "a rest": lambda kind, patch: patch.setattr(kind, "_check_idle", fails),
     "a newcomer": lambda kind, patch: patch.setattr(Shared, "register", fails),
 }
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from services.runtime.connection import MAX_PIPELINED, Connection, Shared
+from services.runtime.connection import MAX_PIPELINED, Connection
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange, Handler
+from services.runtime.shared import Shared
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, ask, build, post, send, serving, until
 from tests.virtual import run

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.runtime.connection import LINGER_S, MAX_UNREAD_BYTES, Connection, Shared
+from services.runtime.connection import LINGER_S, MAX_UNREAD_BYTES, Connection
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.service import Service
+from services.runtime.shared import Shared
 from tests import virtual
 from tests.runtime.corpus import get, post
 from tests.runtime.rig import Tape, api_of
@@ -145,7 +146,7 @@ class Stand:
         return answering is not None and answering.task is not None and not answering.task.done()
 
     def timers(self) -> int:
-        armed = (self.connection._part_timer, self.connection._rest_timer, self.connection._stall_timer)
+        armed = (self.connection._part_timer, self.connection._idle_timer, self.connection._stall_timer)
         now = asyncio.get_running_loop().time()
         return sum(timer is not None and not timer.cancelled() and timer.when() > now for timer in armed)
 

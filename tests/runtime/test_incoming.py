@@ -11,17 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.runtime import guard
-from services.runtime.connection import (
-    IDLE_FOR_LONG_S,
-    MAX_ANSWERS_PER_STEP,
-    MAX_PIPELINED,
-    MAX_REFUSED,
-    Connection,
-    Shared,
-)  # fmt: skip
+from services.runtime.connection import MAX_ANSWERS_PER_STEP, MAX_PIPELINED, MAX_REFUSED, Connection
 from services.runtime.guard import REQUEST_BYTES, GuardLimits, Inbound
 from services.runtime.http import Exchange
 from services.runtime.serve import HttpListener
+from services.runtime.shared import IDLE_FOR_LONG_S, Shared
 from tests.runtime.corpus import get, post
 from tests.runtime.rig import Tape, ask, build, send, serving
 from tests.runtime.rig import post as post_text
@@ -134,7 +128,7 @@ def test_what_comes_behind_an_answer_is_parsed_up_to_what_may_wait() -> None:
             _, connection = stand.connect()
             connection.data_received(SMALLEST)
             connection.data_received(SMALLEST * 5_000)
-            assert len(connection._inbound.line) == MAX_PIPELINED + 1
+            assert len(connection._inbound.queue) == MAX_PIPELINED + 1
 
     run(main())
 
@@ -184,7 +178,7 @@ def test_a_large_body_is_parsed_in_two_pieces() -> None:
         at = inbound.take(data, at)
         taken.append(at)
     assert taken == [len(data)]
-    assert inbound.line[0].body == b"\r\n\r\n" * 25_000
+    assert inbound.queue[0].body == b"\r\n\r\n" * 25_000
 
 
 # Bytes before a handler
@@ -256,7 +250,7 @@ def test_a_flood_of_pipelines_is_refused_beyond_the_bytes_that_may_be_kept() -> 
                 tapes.append(tape)
             assert stand.shared.incoming.taken <= 1_000_000
             assert sum(len(connection._unparsed) for connection in stand.shared.connections) <= 1_000_000
-            assert sum(len(connection._inbound.line) for connection in stand.shared.connections) < 5 * MAX_PIPELINED
+            assert sum(len(connection._inbound.queue) for connection in stand.shared.connections) < 5 * MAX_PIPELINED
             stand.release.set()
             await settled(200)
             assert sum(b" 503 " in tape.written for tape in tapes) >= 15

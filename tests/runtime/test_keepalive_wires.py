@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.runtime.keepalive import HIGH_WATER_BYTES, IDLE_S, MAX_HEAD_BYTES, MAX_INTERIM, Pool
+from services.runtime.keepalive import IDLE_S, Pool
 from services.runtime.upstream import AnswerTooLarge, ConnectionLost, NoDescriptors, PoolFull, Truncated, UpstreamError
+from services.runtime.upstream_connection import HIGH_WATER_BYTES, MAX_HEAD_BYTES, MAX_INTERIM
 from tests.runtime.wires import Wire, turns, wired
 from tests.virtual import run
 

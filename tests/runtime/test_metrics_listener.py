@@ -10,10 +10,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
 from services.runtime.exposition import Registry
 from services.runtime.guard import GuardLimits
 from services.runtime.log import Log
+from services.runtime.shared import Shared
 from services.runtime.telemetry import metrics_app, new_registry
 from tests.runtime.rig import Tape
 from tests.virtual import run

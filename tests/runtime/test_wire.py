@@ -12,12 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from services.core.outcome import Outcome
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.service import Service
+from services.runtime.shared import Shared
 from tests.runtime.corpus import CASES, LIMITS, Case, get
 from tests.runtime.rig import Tape, api_of
 from tests.virtual import run

@@ -79,7 +79,7 @@ def play(folder: Path, start: Callable[[Supervisor], Coroutine[Any, Any, None]])
 def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
     part: ServicePart, loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "PROGRESS_EVERY_S", 0.2)
+    monkeypatch.setattr(supervisor, "PROGRESS_INTERVAL_S", 0.2)
     monkeypatch.setattr(supervisor, "READY_WITHIN_S", 0.0)  # all the time it has is what loading may take
 
     async def start(played: Supervisor) -> None:

@@ -10,7 +10,12 @@ import httpx2
 import pytest
 import trustme
 
+from services.runtime.guard import GuardLimits
+from services.runtime.http import Exchange
+from services.runtime.serve import FineClockLoop, HttpListener, listening_socket
+from services.runtime.tls import TlsFiles
 from tests.router.rig import FakeWorker, answer, standing
+from tests.runtime.rig import build
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +59,30 @@ def test_a_client_that_trusts_the_authority_is_answered_over_https(
                 await health_over_https(stand.router.bound_port, ssl.create_default_context())
 
     asyncio.run(main())
+
+
+def test_a_handler_behind_https_reads_that_scheme(authority: trustme.CA, files: dict[str, Path]) -> None:
+    schemes = []
+
+    async def handler(exchange: Exchange) -> None:
+        schemes.append(exchange.scheme)
+        await exchange.reply(200, b"")
+
+    async def main() -> None:
+        built = build({("GET", "/health"): handler}, eager=["/health"])
+        app = built.listener.app  # type: ignore[attr-defined]
+        listener = HttpListener(app, GuardLimits(), 60.0, tls=TlsFiles(files["tls_cert_file"], files["tls_key_file"]))
+        sock = listening_socket("127.0.0.1", 0, "PORT")
+        await listener.open(sock)
+        try:
+            assert await health_over_https(sock.getsockname()[1], client_context(authority)) == 200
+        finally:
+            await listener.close(1.0)
+            built.log.close()
+
+    with asyncio.Runner(loop_factory=FineClockLoop) as runner:
+        runner.run(main())
+    assert schemes == ["https"]
 
 
 def test_with_a_clients_authority_only_a_client_with_its_certificate_is_answered(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection
+from services.runtime.shared import Shared
 from tests.router.rig import FakeWorker, Stand, hang, standing
 from tests.router.tenancy.test_identity import entry, listed
 from tests.runtime.rig import Tape, until
@@ -72,7 +73,7 @@ async def asks(stand: Stand, numbers: range) -> Counter[int]:
         connection.connection_made(tape)
         some = range(first, min(first + AT_ONCE, numbers.stop))
         connection.data_received(b"".join(KINDS[n % len(KINDS)](n) for n in some))
-        while connection._answering is not None or connection._inbound.line:
+        while connection._answering is not None or connection._inbound.queue:
             await asyncio.sleep(0)
         if not first % 100:
             connection.data_received(b"\x00 nonsense %d\r\n\r\n" % first)  # and some do not speak HTTP
