@@ -69,7 +69,6 @@ def _mean_gap(self: Estimator, now: float) -> float:
 
 
 REFINEMENTS = (
-    Refinement("probes after 16 refusals", "none", patches=((AdmissionCheck, "_is_probe", lambda self: False),)),
     Refinement(
         "the start test of a congested pool", "none", patches=((AdmissionCheck, "_starts", lambda self, slack_s: True),)
     ),
