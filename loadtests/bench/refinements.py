@@ -70,9 +70,6 @@ def _mean_gap(self: Estimator, now: float) -> float:
 
 REFINEMENTS = (
     Refinement(
-        "the start test of a congested pool", "none", patches=((AdmissionCheck, "_starts", lambda self, slack_s: True),)
-    ),
-    Refinement(
         "the model's lengths beyond a tenant's own", "its longest answer", patches=((Lengths, "_above", _nothing),)
     ),
     Refinement(

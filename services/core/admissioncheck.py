@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from services.core.admission import AdmissionPolicy, probable_tokens
+from services.core.admission import AdmissionPolicy
 from services.core.choices import SchedulerSettings
 from services.core.ladder import LadderSizes
 from services.core.outcome import Outcome
@@ -201,16 +201,7 @@ class AdmissionCheck:
         if not self.settings.feasibility:
             return True
         wait_s = request.counted_wait_s = self._wait_s()
-        if wait_s + self.prefill_backlog_s + self.service_s > self.settings.safety_margin * slack_s:
-            return False
-        return not self.congested or self._starts(slack_s)
-
-    def _starts(self, slack_s: float) -> bool:
-        """Whether it would pass the test at the start now: where a slot is free that is in the same step."""
-        if self.request.may_clamp:
-            return True
-        answer = probable_tokens(self.tenant_stats.lengths, self.answer_tokens, self.quantile())
-        return self.pool_stats.estimator.probable_s(self.prompt_tokens, answer) <= slack_s
+        return wait_s + self.prefill_backlog_s + self.service_s <= self.settings.safety_margin * slack_s
 
     def _first_token_makes_it(self) -> bool:
         """The same for the first token: there is the wait, and the prompt to read."""
