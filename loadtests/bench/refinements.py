@@ -70,9 +70,6 @@ def _mean_gap(self: Estimator, now: float) -> float:
 
 REFINEMENTS = (
     Refinement(
-        "the model's lengths beyond a tenant's own", "its longest answer", patches=((Lengths, "_above", _nothing),)
-    ),
-    Refinement(
         "the relative prefill error",
         "the line itself",
         patches=((Estimator, "prefill_s", lambda self, n, q=None: self.prefill_model.seconds(n, self.unread_tokens)),),
