@@ -49,6 +49,13 @@ def test_a_bound_that_breaks_is_named() -> None:
     assert verdict == "yes; breaks: a"
 
 
+def test_a_loss_that_some_seed_does_not_have_is_unclear() -> None:
+    seed = {"goodput": 0.9, "dropped": 0.0, "latency_p95_s": 1.0}
+    base = Found({"here": [seed, seed]}, {})
+    found = Found({"here": [{**seed, "goodput": 0.5}, {**seed, "goodput": 0.91}]}, {})
+    assert row(NONE, base, found)[-1] == "unclear: goodput 0.9 to 0.705, not with every seed"
+
+
 def test_one_that_has_shown_its_worth_is_not_played_on() -> None:
     two = Options(seeds=1, offers=10, scenario=("at_capacity", "half"))
     assert {where.split()[0] for where in compared(BLOCKED, two, {})[0].played} == {"at_capacity"}
