@@ -36,8 +36,8 @@ is played with one seed.
 A refinement earns its place where every one of {seeds} seeds is worse without it, and the mean by 2 % of goodput, by
 2 % of the requests of one group of tenants that are answered in time, or by 5 % of a p95 (of the wait, of the first
 token, of the latency, of one group's latency); or where a bound of a scenario's file breaks{judged}. It is unclear
-where the mean loses so much and some seed does not: longer runs decide. The table shows the scenario where it matters
-most. Dropped are requests that were admitted and never started.
+where the mean loses so much, and some seed does not or there is one only: longer runs decide. The table shows the
+scenario where it matters most. Dropped are requests that were admitted and never started.
 """
 COLUMNS = (
     "refinement", "in its place", "matters most in", "goodput:", "without:", "p95", "with:", "without:",
@@ -57,7 +57,7 @@ class Change(NamedTuple):
     without: float
     worse: float
     always: bool
-    """Whether every seed lost."""
+    """Whether every seed lost, of two or more."""
 
     @property
     def score(self) -> float:
@@ -109,7 +109,9 @@ def row(refinement: Refinement, base: Found, found: Found) -> tuple[str, ...]:
     why = [f"{most.figure} {most.with_it:.3g} to {most.without:.3g}"] if most.always and most.score >= 1 else []
     verdict = "; ".join(["yes", *why, *(f"breaks: {name}" for name in broken)]) if why or broken else "no"
     if verdict == "no" and most.score >= 1:
-        verdict = f"unclear: {most.figure} {most.with_it:.3g} to {most.without:.3g}, not with every seed"
+        verdict = (
+            f"unclear: {most.figure} {most.with_it:.3g} to {most.without:.3g}, not with every seed or with one only"
+        )
     return (
         refinement.name, refinement.instead, most.where,
         f"{goodput.with_it:.3f}", f"{goodput.without:.3f}",
@@ -144,4 +146,4 @@ def _change(where: str, figure: str, pairs: Sequence[tuple[float, float]]) -> Ch
     worse = sign * (without - with_it)
     if kind(figure) == "p95":
         worse = worse / with_it if with_it and abs(worse) >= LEAST_S else 0.0
-    return Change(where, figure, with_it, without, worse, all(sign * (b - a) > 0 for a, b in pairs))
+    return Change(where, figure, with_it, without, worse, len(pairs) > 1 and all(sign * (b - a) > 0 for a, b in pairs))
