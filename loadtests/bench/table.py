@@ -66,6 +66,7 @@ BENCHES: Mapping[str, Bench] = {
     "startup": Bench("`weir up` from nothing, and once more", 60),
     "simulator": Bench("requests that the simulator takes through a policy in a second of one core", 20),
     "world": Bench("requests that the whole system in virtual time takes in a second of one core", 10),
+    "ablation": Bench("what each statistical refinement of the core is worth, in every scenario", 1500),
     "core": Bench("microseconds of a decision, and of each mechanism of the core", 45),
     "governor": Bench(
         "its speed, what it can be made to hold, and a burst",

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from services.core.admission import AdmissionPolicy, probable_tokens
+from services.core.admission import AdmissionPolicy
 from services.core.choices import SchedulerSettings
 from services.core.ladder import LadderSizes
 from services.core.outcome import Outcome
@@ -36,8 +36,6 @@ CONGESTED = 0.1
 """While others' prompts take less than this part of its slack to be read, a pool with a free slot is idle."""
 ROOM_PROMPTS = 2
 """A tenant above its share leaves room for so many more prompts like its own to be read."""
-PROBE_AFTER = 16
-"""Refusals in a row for its deadline after which an absent tenant is judged as if nothing were known of its answers."""
 
 
 class Admitted(NamedTuple):
@@ -150,15 +148,13 @@ class AdmissionCheck:
         self.all_asked_per_s = self.pool_stats.asked.add(self.now, self.cost_tokens)
         return self.admission.refusal(self)
 
-    def plan_next(self, missed: str) -> bool:
-        """Plan the next level to try, since it missed that; False where the tenant allows none that is deeper."""
+    def plan_next(self) -> bool:
+        """Plan the next level to try; False where the tenant allows none that is deeper."""
         if self.level < self.request.max_level:
             self.plan(self.request.max_level if self._is_hopeless() else self.level + 1)
             return True
         if self.free:
             self.service_s = self._service_s()
-        if missed == "deadline":
-            self.tenant_stats.estimate_rejects += 1
         return False
 
     def leave_room(self) -> None:
@@ -205,16 +201,7 @@ class AdmissionCheck:
         if not self.settings.feasibility:
             return True
         wait_s = request.counted_wait_s = self._wait_s()
-        if wait_s + self.prefill_backlog_s + self.service_s > self.settings.safety_margin * slack_s:
-            return False
-        return not self.congested or self._starts(slack_s)
-
-    def _starts(self, slack_s: float) -> bool:
-        """Whether it would pass the test at the start now: where a slot is free that is in the same step."""
-        if self.request.may_clamp:
-            return True
-        answer = probable_tokens(self.tenant_stats.lengths, self.answer_tokens, self.quantile())
-        return self.pool_stats.estimator.probable_s(self.prompt_tokens, answer) <= slack_s
+        return wait_s + self.prefill_backlog_s + self.service_s <= self.settings.safety_margin * slack_s
 
     def _first_token_makes_it(self) -> bool:
         """The same for the first token: there is the wait, and the prompt to read."""
@@ -239,12 +226,9 @@ class AdmissionCheck:
         return wait_s
 
     def _service_s(self) -> float:
-        """How long it would run: certainly for a cold tenant, the median for one under its share, else the q90.
-
-        One that was refused for its lengths again and again is let in as a cold one is: guesses must meet the world.
-        """
+        """How long it would run: certainly for a cold tenant, the median for one under its share, else the q90."""
         lengths, estimator = self.tenant_stats.lengths, self.pool_stats.estimator
-        if not (lengths.confident or self.congested) or self._is_probe():
+        if not (lengths.confident or self.congested):
             return estimator.service_s(self.prompt_tokens, 0.0)
         return estimator.service_s(self.prompt_tokens, lengths.at(self.quantile(), self.answer_tokens))
 
@@ -257,17 +241,12 @@ class AdmissionCheck:
                 self._quantile += 0.4 * min(1.0, self.tenant_stats.got.rate(self.now) / (rate * self.share))
         return self._quantile
 
-    def _is_probe(self) -> bool:
-        """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""
-        return self.tenant_stats.estimate_rejects >= PROBE_AFTER and not self.flow.tenant.busy
-
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
         assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
-        request.cold_start = self.free or self._is_probe()
+        request.cold_start = self.free
         request.length_quantile = self.quantile()
-        self.tenant_stats.estimate_rejects = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
         request.read_tokens = self.prompt_tokens if self.settings.reading_line else 0

@@ -22,9 +22,8 @@ not, that were at least so long,
     S(x) = product over lengths up to x of (1 - d / n)          the share that is longer than x
 
 Then `at(q, m)` is the least x with S(x) <= 1 - q, at most m, and `expected(m)` is the area under S from 0 to m: the
-mean of min(length, m) itself, not the mean cut off at m. Where the longest answers were cut, S stays above 0. Beyond
-them a tenant is taken to go on as the model's other tenants do, and what nobody has seen to go on to the limit that is
-asked about.
+mean of min(length, m) itself, not the mean cut off at m. Where the longest answers were cut, S stays above 0: they are
+taken to go on to the limit that is asked about.
 
 Bounds. Lengths of 1 to a million tokens are kept within 5 %, and exactly where they are all equal (`quantile.Sketch`);
 a sample weighs half as much after 200 more; the tables are rebuilt when an eighth more samples have come, at the latest
@@ -172,33 +171,12 @@ class Lengths:
     def _mean(self, limit: float) -> float:
         """The area under S from 0 to the limit."""
         i = bisect_right(self._lengths, limit) - 1
-        seen, left = self._area[i], 1 - self._reached[i]
-        last = self._lengths[i]
-        above = self._above() if left > _NEVER and i == len(self._lengths) - 1 else None
-        if above is None:
-            return seen + (limit - last) * left
-        theirs = above._longer_than(last)
-        return seen + left * (above._mean(limit) - above._mean(last)) / theirs if theirs > _NEVER else seen
+        return self._area[i] + (limit - self._lengths[i]) * (1 - self._reached[i])
 
     def _quantile(self, q: float) -> float:
-        """The least length at which S is at most 1 - q; infinity where nobody has seen that."""
+        """The least length at which S is at most 1 - q; infinity where no answer has shown that."""
         i = bisect_left(self._reached, q - _NEVER)
-        if i < len(self._lengths):
-            return self._lengths[i]
-        above = self._above()
-        if above is None:
-            return inf
-        last, left = self._lengths[-1], 1 - self._reached[-1]
-        theirs = above._longer_than(last)
-        return above._quantile(1 - (1 - q) * theirs / left) if theirs > _NEVER else last
-
-    def _longer_than(self, length: float) -> float:
-        """S at this length."""
-        return 1 - self._reached[bisect_right(self._lengths, length) - 1]
-
-    def _above(self) -> Lengths | None:
-        """Who knows what it has not seen: beyond its own longest answer it is taken to be as the model's are."""
-        return self.parent._source() if self.parent is not None else None
+        return self._lengths[i] if i < len(self._lengths) else inf
 
     def _source(self) -> Lengths | None:
         if self.samples >= CONFIDENT_SAMPLES:
