@@ -69,6 +69,7 @@ def _mean_gap(self: Estimator, now: float) -> float:
 
 
 REFINEMENTS = (
+    Refinement("probes after 16 refusals", "none", patches=((AdmissionCheck, "_is_probe", lambda self: False),)),
     Refinement(
         "the relative prefill error",
         "the line itself",

@@ -104,7 +104,7 @@ class DeadlineAdmission:
         if not check.accepts_wait():
             return Outcome.YIELD, "no_slot"
         while missed := check.misses():
-            if not check.plan_next():
+            if not check.plan_next(missed):
                 return Outcome.DEADLINE_INFEASIBLE, missed
         return None
 

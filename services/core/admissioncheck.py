@@ -36,6 +36,8 @@ CONGESTED = 0.1
 """While others' prompts take less than this part of its slack to be read, a pool with a free slot is idle."""
 ROOM_PROMPTS = 2
 """A tenant above its share leaves room for so many more prompts like its own to be read."""
+PROBE_AFTER = 16
+"""Refusals in a row for its deadline after which an absent tenant is judged as if nothing were known of its answers."""
 
 
 class Admitted(NamedTuple):
@@ -148,13 +150,15 @@ class AdmissionCheck:
         self.all_asked_per_s = self.pool_stats.asked.add(self.now, self.cost_tokens)
         return self.admission.refusal(self)
 
-    def plan_next(self) -> bool:
-        """Plan the next level to try; False where the tenant allows none that is deeper."""
+    def plan_next(self, missed: str) -> bool:
+        """Plan the next level to try, since it missed that; False where the tenant allows none that is deeper."""
         if self.level < self.request.max_level:
             self.plan(self.request.max_level if self._is_hopeless() else self.level + 1)
             return True
         if self.free:
             self.service_s = self._service_s()
+        if missed == "deadline":
+            self.tenant_stats.estimate_rejects += 1
         return False
 
     def leave_room(self) -> None:
@@ -226,9 +230,12 @@ class AdmissionCheck:
         return wait_s
 
     def _service_s(self) -> float:
-        """How long it would run: certainly for a cold tenant, the median for one under its share, else the q90."""
+        """How long it would run: certainly for a cold tenant, the median for one under its share, else the q90.
+
+        One that was refused for its lengths again and again is let in as a cold one is: guesses must meet the world.
+        """
         lengths, estimator = self.tenant_stats.lengths, self.pool_stats.estimator
-        if not (lengths.confident or self.congested):
+        if not (lengths.confident or self.congested) or self._is_probe():
             return estimator.service_s(self.prompt_tokens, 0.0)
         return estimator.service_s(self.prompt_tokens, lengths.at(self.quantile(), self.answer_tokens))
 
@@ -241,12 +248,17 @@ class AdmissionCheck:
                 self._quantile += 0.4 * min(1.0, self.tenant_stats.got.rate(self.now) / (rate * self.share))
         return self._quantile
 
+    def _is_probe(self) -> bool:
+        """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""
+        return self.tenant_stats.estimate_rejects >= PROBE_AFTER and not self.flow.tenant.busy
+
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
         assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
-        request.cold_start = self.free
+        request.cold_start = self.free or self._is_probe()
         request.length_quantile = self.quantile()
+        self.tenant_stats.estimate_rejects = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
         request.read_tokens = self.prompt_tokens if self.settings.reading_line else 0

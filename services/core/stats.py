@@ -67,6 +67,7 @@ class TenantStats:
         "asked",
         "class_stats",
         "codel",
+        "estimate_rejects",
         "got",
         "lengths",
         "reservations",
@@ -85,6 +86,8 @@ class TenantStats:
         """The work that it asked for, refused or not."""
         self.got = PerSecond(GOT_S)
         """The work that it was served."""
+        self.estimate_rejects = 0
+        """Refusals in a row for how long its answers are thought to be."""
 
     def served(self, service_s: float) -> None:
         """One of its requests held a slot this long."""

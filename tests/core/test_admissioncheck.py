@@ -325,6 +325,21 @@ def test_a_cold_tenant_is_not_locked_out_of_a_full_house_either() -> None:
     assert served == 25
 
 
+def test_a_tenant_whose_answers_have_become_short_is_let_in_again_while_the_pool_stays_full() -> None:
+    """Its lengths can only be learned anew from its own answers, and by the old ones none of its requests fits."""
+    house = House(slots=4)
+    house.warm("a", answer=180)
+    begins_at = house.now
+    house.every(0.15, begins_at + 400, lambda: house.offer("filler", slack_s=3.0, answer=100))
+    house.run(begins_at + 10)
+    said: list[Admitted | Rejection] = []
+    house.every(0.5, begins_at + 390, lambda: said.append(house.offer("a", slack_s=1.5, answer=10)))
+    house.run(begins_at + 400)
+    first, last = said[: len(said) // 4], said[-len(said) // 4 :]
+    assert sum(isinstance(each, Rejection) for each in first) > 0.8 * len(first)
+    assert sum(isinstance(each, Admitted) for each in last) > 0.8 * len(last)
+
+
 def test_a_cold_tenant_still_waits_like_everyone() -> None:
     house = House(slots=1)
     house.fill("b", answer=100)

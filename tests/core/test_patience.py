@@ -173,6 +173,13 @@ def test_less_context_is_tried_before_a_first_token_is_refused() -> None:
     assert said.level > 0
 
 
+def test_a_missed_first_token_says_nothing_of_the_lengths_that_are_guessed() -> None:
+    house = busy()
+    for _ in range(20):
+        refused(house.put(stream(house, 0.1)))
+    assert house.scheduler.drr.tenants["a"].flows["default"].stats.estimate_rejects == 0
+
+
 def test_what_is_due_first_goes_first_within_a_tenants_line() -> None:
     house = busy()
     whole, streamed = house.request("a", slack_s=20.0), stream(house, 10.0)
