@@ -4,6 +4,6 @@
     closeups   what no comparison shows: predictions, the estimate of capacity
     batches    steps of one worker, and what a window does
 
-Each picture is a scenario that ships with the simulator, run with the seed that it ships with. What a page says in
-numbers stands in figures.md beside the pictures.
+Each picture is a scenario that ships with the simulator, run with its own seed. The figures behind a picture are a CSV
+file beside it.
 """

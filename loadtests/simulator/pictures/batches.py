@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from loadtests.report import style
-from loadtests.report.page import table
 from loadtests.simulator.plots import Shape
 from loadtests.simulator.stepping import Asked, Stepping, Turned, stepped
 from services.core.batcher import Batching
@@ -56,11 +55,10 @@ FIGURES: Mapping[str, Callable[[Stepping], str]] = {
 }
 
 
-def steps(jobs: int) -> tuple[Shape, str]:
+def steps(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
     """Who is in each step, continuous above static; and what it comes to."""
     runs = {batching: pictured(batching) for batching in TITLES}
     rows = ((name, *(figure(run) for run in runs.values())) for name, figure in FIGURES.items())
-    told = table(("", *(f"{batching.value}:" for batching in runs)), rows)
     drawn = Steps(
         name="steps",
         question="Who is in each step?",
@@ -69,7 +67,7 @@ def steps(jobs: int) -> tuple[Shape, str]:
         x_label="time, milliseconds; a step is as wide as it lasts",
         runs=runs,
     )
-    return drawn, "\n".join([*told, "", '`make pictures ARGS="steps"`'])
+    return drawn, [("", *(batching.value for batching in runs)), *rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +174,11 @@ def busy(run: Stepping) -> float:
     return sum(step.ended_s - step.began_s for step in run.steps) / run.steps[-1].ended_s
 
 
-def windows(jobs: int) -> tuple[None, str]:
+def windows(jobs: int) -> tuple[None, list[Sequence[str]]]:
     """The median and p99 of latency, and the share of time that the engine computes, for each load and window."""
-    heads = ("load", *(f"window {window_ms:g} ms: p50, p99, busy:" for window_ms in WINDOWS_MS))
+    heads = ("load", *(f"window {window_ms:g} ms: p50, p99, busy" for window_ms in WINDOWS_MS))
     rows = ((f"{load:.0%}", *(_told(gathered(load, window_ms)) for window_ms in WINDOWS_MS)) for load in LOADS)
-    return None, "\n".join([*table(heads, rows), "", '`make pictures ARGS="windows"`'])
+    return None, [heads, *rows]
 
 
 def _told(run: Stepping) -> str:

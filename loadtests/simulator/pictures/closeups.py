@@ -9,7 +9,6 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from loadtests.report import style
-from loadtests.report.page import table
 from loadtests.scenarios.model import Failure, Scenario
 from loadtests.simulator import capacity, engine, plots
 from loadtests.simulator.job import Job
@@ -57,14 +56,16 @@ class Covered(Shape):
         return figure
 
 
-def coverage(jobs: int) -> tuple[Shape, str]:
+def coverage(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
     """How many waits were within what was predicted for 50, 90 and 95 in a hundred, mix by mix."""
-    shares, rows = {}, []
+    shares: dict[str, list[float]] = {}
+    rows: list[Sequence[str]] = [("mix", "waits", *(f"within q{100 * q:.0f}" for q in PUBLISHED), "command")]
     for name, runs in MIXES.items():
         told = [report.coverage for report in runs.make(jobs).cells[0].reports if report.coverage]
         waits = sum(each.count for each in told)
         shares[name] = [sum(each.shares[q] * each.count for each in told) / waits for q in PUBLISHED]
-        rows.append((name, f"{waits:,}", *(f"{100 * share:.1f}%" for share in shares[name])))
+        percents = (f"{100 * share:.1f}%" for share in shares[name])
+        rows.append((name, f"{waits:,}", *percents, f"{runs.command} --json"))
     drawn = Covered(
         name="coverage",
         question="Were the predicted waits right as often as they said?",
@@ -73,9 +74,7 @@ def coverage(jobs: int) -> tuple[Shape, str]:
         x_label="waits within the prediction, percent",
         shares=shares,
     )
-    columns = ("mix", "waits:", *(f"within q{100 * q:.0f}:" for q in PUBLISHED))
-    commands = (f"- {name}: `{runs.command} --json`" for name, runs in MIXES.items())
-    return drawn, "\n".join([*table(columns, rows), "", *commands])
+    return drawn, rows
 
 
 # ---- the estimate of capacity
@@ -83,7 +82,7 @@ def coverage(jobs: int) -> tuple[Shape, str]:
 LOOKED_AT_S = (19, 22, 25, 30, 35, 39, 42, 45, 49, 52, 60)
 
 
-def rate(jobs: int) -> tuple[Shape, str]:
+def rate(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
     """The estimate of capacity while a worker is lost, and while one is slow."""
     lost, slow = (Runs(name, duration_s=90).read() for name in ("outage", "slow_worker"))
     chart = Panels(
@@ -94,13 +93,13 @@ def rate(jobs: int) -> tuple[Shape, str]:
         y_label="work per second, share of what it was",
         panels=(_rate("one worker of two is lost", lost), _rate("one worker of two is slow", slow)),
     )
-    rows = []
+    rows: list[Sequence[str]] = [("scenario", "at", "estimate", "truth")]
     for panel in chart.panels:
         estimate, truth = panel.curves
         places = {at: estimate.xs.index(float(at)) for at in LOOKED_AT_S}
         rows += [(panel.policy, f"{at} s", *(f"{curve.ys[place]:.2f}" for curve in (estimate, truth)))
                  for at, place in places.items()]  # fmt: skip
-    return chart, "\n".join(table(("scenario", "at:", "estimate:", "truth:"), rows))
+    return chart, rows
 
 
 def _rate(title: str, scenario: Scenario) -> Panel:
@@ -217,7 +216,7 @@ LEARNED = {
 }
 
 
-def ways(jobs: int) -> tuple[None, str]:
+def ways(jobs: int) -> tuple[None, list[Sequence[str]]]:
     """Four ways from the same predictions and waits to a q95, and Weir's, which also learns from what expired.
 
     A good q95 is long enough for 95 of 100, and no longer than it must be: so both are told, for each mix.
@@ -230,8 +229,7 @@ def ways(jobs: int) -> tuple[None, str]:
                 ours.add(start.published_s, start)
         columns.append([str(each) for each in (*(way.run(starts, group) for way in WAYS.values()), ours)])
     names = (*WAYS, "plus an error of the tenant and kind, at a level that moves (Weir)")
-    heads = ("q95 of the wait = the expected wait ...", *(f"{name}:" for name in LEARNED))
-    return None, "\n".join(table(heads, zip(names, *columns, strict=True)))
+    return None, [("q95 of the wait = the expected wait ...", *LEARNED), *zip(names, *columns, strict=True)]
 
 
 def _starts(runs: Runs) -> list[Start]:

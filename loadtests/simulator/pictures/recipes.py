@@ -60,7 +60,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     look: str = ""
     question: str = ""
     only: tuple[str, ...] = ()
-    quoted: tuple[str, ...] = ()
 
     def chart(self, comparison: Comparison) -> Shape:
         """What is looked at. Raises KeyError for a plot that these runs do not have."""
