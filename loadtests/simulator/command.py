@@ -1,4 +1,4 @@
-"""`weir simulate`: read the scenarios, make the runs, show what came out, and keep it if asked to."""
+"""`weir simulate`: read the scenarios, run them, show the results, and write files with `--out`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_PLOTS = "No plots: they need matplotlib, which comes with the extra `simulate
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the command line asked for."""
+    """The arguments of the command line."""
 
     scenarios: tuple[str, ...]
     changes: Changes = field(default_factory=Changes)
@@ -39,7 +39,10 @@ class Order:
 
 
 def simulate(order: Order, console: Console, aside: Console) -> int:
-    """0, or 2 where a scenario cannot be read. Results go to `console`; progress and complaints go aside."""
+    """Exit status: 0, or 2 if a scenario cannot be read. Results go to `console`, progress and errors to `aside`.
+
+    Raises LabError for 100 scenarios or more and for a folder that cannot be written.
+    """
     if len(order.scenarios) >= MOST_SCENARIOS:
         raise LabError(f"{len(order.scenarios)} scenarios at once are too many.")
     read: dict[str, Scenario] = {}
@@ -75,7 +78,7 @@ def _show(comparison: Comparison, order: Order, console: Console, aside: Console
 
 
 def show_list(console: Console) -> int:
-    """Those that ship, each with its title."""
+    """Print the scenarios that ship, with their titles."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column()
@@ -89,7 +92,7 @@ def show_list(console: Console) -> int:
 
 
 def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
-    """None for a replay whose trace is not there: that is said, and is no fault."""
+    """None, with a message, for a replay whose trace is missing: not an error."""
     path = find(name)
     raw = changed(for_stage(load_raw(path), "simulator", path.stem), changes)
     missing = missing_trace(raw, path.parent)
@@ -115,7 +118,7 @@ def _compared(scenarios: dict[str, Scenario], jobs: int, aside: Console) -> Iter
 
 @contextmanager
 def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]:
-    """A bar on a terminal, lines elsewhere."""
+    """A bar on a terminal, log lines elsewhere."""
     if not aside.is_terminal:
         with telling(runs) as moved:
             yield moved
@@ -133,11 +136,11 @@ def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]
         yield lambda size, done: progress.update(task, completed=size, done=done)
 
 
-# ---- keeping
+# ---- files
 
 
 def keep(comparison: Comparison, folder: Path, aside: Console) -> Iterator[Path]:
-    """`NAME.json`, and the plots if matplotlib is there."""
+    """Write `NAME.json`, and the plots if matplotlib is installed. Raises LabError if the folder is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{comparison.name}.json"

@@ -1,6 +1,6 @@
-"""Quantiles of millions of values in a few hundred counters: buckets that grow by 2 %, so that none is off by over 1 %.
+"""Quantiles from logarithmic buckets that grow by 2 %: within 1 %, in a few hundred counters.
 
-The same idea as the core's DDSketch (Masson et al., VLDB 2019), but nothing here is forgotten, and two can be added.
+As the core's DDSketch (Masson et al., VLDB 2019), but without forgetting, and two histograms can be merged.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from loadtests.simulator.report import Quantiles
 
 GROWTH = 1.02
 _SCALE = 1.0 / math.log(GROWTH)
-_LEAST = 1e-6  # anything smaller is nothing
+_LEAST = 1e-6  # smaller values count as 0
 _ZERO = math.floor(math.log(_LEAST) * _SCALE)
 
 
 class Histogram:
-    """Counts by logarithm; values are at least 0."""
+    """Counts of values of at least 0."""
 
     __slots__ = ("count", "counts", "most", "total")
 
@@ -35,7 +35,7 @@ class Histogram:
             self.most = value
 
     def merge(self, other: Histogram) -> None:
-        """Take in what the other one counted."""
+        """Add the other's counts."""
         for bucket, count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.count += other.count
@@ -43,7 +43,7 @@ class Histogram:
         self.most = max(self.most, other.most)
 
     def quantile(self, q: float) -> float | None:
-        """The value that a share `q` of all are at most; None while there is none."""
+        """The q-quantile, 0 to 1; None without values."""
         if not self.count:
             return None
         left = q * self.count

@@ -1,12 +1,11 @@
-"""The simulation itself: one clock, one heap of what is to come, and what happens to a request, from ask to end.
+"""The event loop: one clock, one heap of events, and the life of each request.
 
-An event is a time, a method and what to call it with. Arrivals do not go through the heap: the plan gives them in
-order, a stretch at a time, and they are merged with the events. Events at the same time happen in the order in which
-they were scheduled, so a run repeats exactly.
+An event is a time, a method and its argument. Events at the same time run in the order of scheduling, so a run repeats
+exactly. Arrivals do not use the heap: the plan gives them in order, chunk by chunk.
 
-A request's client and its work are told apart. The client's side (`ended`) is over with an answer, a refusal, or its
-patience; exactly then the request is in one field of the ledger, or is asked again. The work's side (`state`) goes on
-for as long as the policy and the worker keep at it.
+Client and work are separate. The client's side of a job (`ended`) ends with an answer, a rejection or the end of its
+patience; then the job is counted in one field of the ledger, or retried. The work (`state`) goes on until policy and
+worker finish it.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from services.core.outcome import Outcome
 
 MOST_WAKES_AT_ONCE = 1000
 PAUSE_S = 0.01
-"""A client in a closed loop asks again no sooner than this after a failure: a request takes time, even in vain."""
+"""The least pause of a client in a closed loop after a failure, because a real request takes time."""
 
 Watch = Callable[[float], None]
 
 
 class Simulation:
-    """One policy, one plan, one set of workers. `run_until` as often as you like, then `drain`."""
+    """One policy, one plan, one set of workers. Call `run_until` any number of times, then `drain`."""
 
     def __init__(self, scenario: Scenario, plan: Arrives, policy: Policy, weights: Weights, *, seed: int) -> None:
         self.scenario = scenario
@@ -64,9 +63,9 @@ class Simulation:
         self.gaps, self.jain = Gaps(plan.tenants), Jain(plan.tenants)
         self.predictions = Predictions(policy)
         self.watch: Watch | None = None
-        """Is told the time at the end of each bucket."""
+        """Called with the time at the end of each bucket."""
         self.ended: Callable[[float, Job, str], None] | None = None
-        """Is told of each end, with what it was: for tests and for looking closely."""
+        """Called at the end of each distinct request: time, last attempt, outcome."""
         self.fleet = Fleet(scenario.workers, self, seed, changed=self._fleet_changed, lost=self.lost)
         self._fleet_changed(0.0)
         self._plan_ahead()
@@ -90,7 +89,7 @@ class Simulation:
         heappush(self._heap, (when, self._events, call, what))
 
     def run_until(self, until: float) -> None:
-        """Everything that happens before this time."""
+        """Run all events before this time."""
         heap, arrive = self._heap, self._arrive
         while self.now < until:
             stop = min(until, self.now + self.plan.chunk_s)
@@ -106,14 +105,14 @@ class Simulation:
             self.now = stop
 
     def drain(self) -> None:
-        """Nobody asks any more: let everyone come to an end, then check that each did exactly once."""
+        """Run without arrivals until every request has ended. Raises LedgerError unless each ended exactly once."""
         heap = self._heap
         while self._live and heap:
             self.now, _, call, what = heappop(heap)
             call(self.now, what)
         for worker in self.fleet.workers:
             for job in worker.fail(self.now):
-                self.work.used(job, useful=False)  # still at it, for nobody
+                self.work.used(job, useful=False)  # its client has gone
         check({**self.plan.accounts, "outside the window": self._outside}, self._live)
 
     def _turn_page(self, now: float, _: None) -> None:
@@ -132,7 +131,7 @@ class Simulation:
     # ---- clients
 
     def _arrive(self, now: float, job: Job) -> None:
-        """The one path that every attempt takes, refused ones at ten times capacity included: it does little."""
+        """An attempt arrives. This is the hot path: under overload most attempts are rejected here."""
         timeline = self.timeline
         timeline.offered += 1
         if not job.attempt:
@@ -173,7 +172,7 @@ class Simulation:
         self._dispatch(now)
 
     def _leave(self, now: float, job: Job) -> None:
-        """The client's patience is out, or the deadline is there and the policy cancels."""
+        """The client's patience ends, or its deadline passes and the policy cancels."""
         if job.ended:
             return
         account, is_late = job.account, now >= job.deadline
@@ -189,7 +188,7 @@ class Simulation:
         self._abandon(now, job, Outcome.DEADLINE_EXCEEDED if is_late else Outcome.CLIENT_GONE)
 
     def _abandon(self, now: float, job: Job, why: Outcome) -> None:
-        """Tell the policy and the worker, as far as the policy cares."""
+        """Take the job from the queue or stop it on its worker, if the policy cancels."""
         if job.state == WAITING:
             self.policy.leave(now, job)
             if self.policy.cancels:
@@ -204,7 +203,7 @@ class Simulation:
                 job.worker.stop(now, job)
 
     def _let_down(self, now: float, job: Job, counts: dict[Any, int], why: str, hint_s: float | None = None) -> None:
-        """This attempt gave its client nothing: it asks again, or that was it."""
+        """The attempt failed: the client retries, or the request ends."""
         job.ended = True
         if job.asker.retries.attempts:
             at = retry_at(now, job, hint_s, self._chance)
@@ -226,7 +225,7 @@ class Simulation:
             self._ask_at(now + pause_s, job.loop, job.client)
 
     def _ask_at(self, at: float, loop: Asks, client: int) -> None:
-        """Or later, when this client is there again; never, if it does not come back."""
+        """Schedule the client's next request at `at`, or at the next time it is active."""
         at = loop.there(client, at)
         if at < math.inf:
             self.schedule(at, self._ask, (loop, client))
@@ -245,7 +244,7 @@ class Simulation:
     # ---- the queue
 
     def _dispatch(self, now: float) -> None:
-        """Start what the policy wants while there are places."""
+        """Start the policy's jobs while places are free."""
         policy_next, fleet = self.policy.next, self.fleet
         while self._waiting and fleet.free:
             job, dropped = policy_next(now)
@@ -340,7 +339,7 @@ class Simulation:
         self._finish(now, job)
 
     def _finish(self, now: float, job: Job) -> None:
-        """The router learns that a place is free."""
+        """The job's place is free, as the router sees it."""
         worker = job.worker
         if job.state != RUNNING or worker is None:
             raise LedgerError(f"finished, though it did not run: {job!r}")

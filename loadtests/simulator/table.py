@@ -1,7 +1,6 @@
-"""The comparison in the terminal: policies below one another, the same figures beside each other.
+"""The comparison as tables for a terminal of 100 columns: a row per policy.
 
-It fits into 100 columns. What all policies of a table share (load, capacity) stands above it, once; figures that only
-some scenarios have (hints, levels, retries) come in a second table, with the columns that say something.
+A second table has the figures of only some scenarios (hints, levels, retries).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NOTHING = "[dim]–"
 
 
 def page(comparison: Comparison) -> RenderableType:
-    """Everything about a comparison, from the title to the last table."""
+    """The whole output for a comparison."""
     return Group(*_parts(comparison))
 
 
@@ -95,14 +94,14 @@ def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
 
 
 def _matrix(comparison: Comparison, column: Column) -> Table:
-    """A column a load."""
+    """A column per load."""
     heads = [("policy", ""), *((load_name(load), "") for load in comparison.loads if load is not None)]
     rows = ((policy, *(column.told(cell, NOTHING) for cell in comparison.of(policy))) for policy in comparison.policies)
     return _grid(heads, rows)
 
 
 def _tenants(cells: Sequence[Cell], groups: Sequence[TenantGroup]) -> Table:
-    """A line for each group of tenants; its policy stands at the first."""
+    """A row per policy and group of tenants."""
     heads = [("policy", ""), ("tenants", ""), *((head, below) for head, below, *_ in GROUPED)]
     rows = (
         (cell.policy, group.name, *(column.told(cell, NOTHING) for column in of_group(group)))
@@ -113,7 +112,7 @@ def _tenants(cells: Sequence[Cell], groups: Sequence[TenantGroup]) -> Table:
 
 
 def _grid(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
-    """Two lines of headings, and rows that begin with their policy, which is told once."""
+    """Two lines of headings, and rows that begin with their policy, which is shown once."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, max_width=POLICY_WIDTH, overflow="ellipsis")
     for _ in heads[1:]:

@@ -1,4 +1,4 @@
-"""Counting while it runs: exact counts and logarithmic histograms, so that ten million requests need no list."""
+"""Counters and histograms of a run; their size does not grow with the number of requests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from services.core.outcome import Outcome
 
 
 class LedgerError(AssertionError):
-    """A request ended twice, or never: a bug in the simulator or in the policy, never a result."""
+    """A request ended twice or never: a bug in the simulator or the policy."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Account:
-    """Everything that is counted of one tenant."""
+    """The counts of one tenant. See `report.Ledger`."""
 
     distinct: int = 0
     attempts: int = 0
@@ -47,14 +47,14 @@ class Account:
     wait_s: Histogram = field(default_factory=Histogram)
 
     def came_back(self, job: Job, *, admitted: bool) -> None:
-        """Its client obeyed a hint."""
+        """A client obeyed a retry hint."""
         self.obeyed += 1
         if job.obeyed == 1:
             self.first_obeyed += 1
             self.first_obeyed_admitted += admitted
 
     def answered(self, now: float, job: Job, cost: float) -> None:
-        """Its client has the whole answer."""
+        """A client has its whole answer."""
         latency_s = now - job.arrived_at
         self.latency_s.add(latency_s)
         self.latency_to_deadline.add(latency_s / (job.deadline - job.arrived_at))
@@ -95,7 +95,7 @@ class Account:
         return Quality(weighted, self.token_weighted, by_level, self.clamped, level_changes, per_min)
 
     def merge(self, other: Account) -> None:
-        """Take in what the other one counted."""
+        """Add the other's counts."""
         for name in (each.name for each in fields(self)):
             mine, its = getattr(self, name), getattr(other, name)
             if isinstance(mine, Histogram):
@@ -111,7 +111,7 @@ class Account:
 
 
 def merged(accounts: Iterable[Account]) -> Account:
-    """All of them as one."""
+    """The sum of these accounts."""
     total = Account()
     for account in accounts:
         total.merge(account)
@@ -132,7 +132,7 @@ class Page(NamedTuple):
 
 
 class Timeline:
-    """One value a bucket. The simulation counts up, and turns the page at the end of each bucket."""
+    """Counts of the current bucket, and a page per past bucket."""
 
     __slots__ = ("bucket_s", "late", "latency_s", "level", "offered", "on_time", "pages", "refused", "served")
 
@@ -144,7 +144,7 @@ class Timeline:
         self.latency_s = Histogram()
 
     def watch(self, tenants: Iterable[str]) -> None:
-        """Whose served cost to keep."""
+        """Keep the served cost of these tenants."""
         self.served = {name: [0.0] for name in tenants}
 
     def serve(self, tenant: str, cost: float) -> None:
@@ -167,7 +167,6 @@ class Timeline:
 
     @property
     def offered_total(self) -> int:
-        """Attempts in all buckets."""
         return sum((page.offered for page in self.pages), self.offered)
 
     def told(self) -> Series:
@@ -198,12 +197,12 @@ class WorkTally:
         self._seen_at = 0.0
 
     def slots(self, now: float, slots: int) -> None:
-        """How many are up from now on."""
+        """The number of slots that are up changed."""
         self._available_s += self._slots * self._within(self._seen_at, now)
         self._slots, self._seen_at = slots, now
 
     def used(self, job: Job, *, useful: bool) -> None:
-        """A job is off its worker."""
+        """A job left its worker."""
         if job.ran_until <= job.ran_from:
             return
         inside = self._within(job.ran_from, job.ran_until) / (job.ran_until - job.ran_from)
@@ -219,7 +218,7 @@ class WorkTally:
 
 
 def check(accounts: Mapping[str, Account], live: int) -> None:
-    """Every distinct request ended exactly once, or LedgerError."""
+    """Raises LedgerError unless every distinct request ended exactly once."""
     if live:
         raise LedgerError(f"{live} requests never ended")
     for name, account in accounts.items():

@@ -1,4 +1,4 @@
-"""One run, watched closely: who arrived when and was on time, and what the bound of fairness is made of."""
+"""A run with the records that metrics.py needs: on-time counts by arrival, and the terms of the fairness bounds."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ STEP_S = 0.1
 
 
 class Cohorts:
-    """Distinct requests by when they first arrived, in steps of a tenth of a second."""
+    """Distinct requests by first arrival, in steps of STEP_S."""
 
     def __init__(self, duration_s: float) -> None:
         steps = round(duration_s / STEP_S) + 2
         self.distinct = [0.0] * steps
         self.answers = [0.0] * steps
-        """Those on time; and those weighed by their level, and by the share of their uncut answer that they got."""
+        """On time; `quality` weighs them by level, `tokens` by the share of the full answer."""
         self.quality = [0.0] * steps
         self.tokens = [0.0] * steps
 
     def share_on_time(self, from_s: float, until_s: float) -> float | None:
-        """Of those who arrived between the two; None where there were none."""
+        """Of the requests that arrived between these times; None if there were none."""
         distinct = within(self.distinct, from_s, until_s)
         return within(self.answers, from_s, until_s) / distinct if distinct else None
 
@@ -51,7 +51,7 @@ def within(counts: Sequence[float], from_s: float, until_s: float) -> float:
 
 
 class InFlight:
-    """The policy as it was, while what each tenant has in flight is added up."""
+    """A policy that also records the cost that each tenant has in flight."""
 
     def __init__(self, policy: Policy, weights: Weights) -> None:
         self._policy = policy
@@ -59,9 +59,9 @@ class InFlight:
         self._cost = weights.cost
         self._now: dict[str, float] = defaultdict(float)
         self.most: dict[str, float] = defaultdict(float)
-        """Cost, with answers as long as they were allowed to be."""
+        """The largest cost in flight by tenant, with answers at their granted length."""
         self.quantum = 0.0
-        """The largest that the scheduler used; 0 where it has none."""
+        """The largest DRR quantum; 0 for other policies."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -84,14 +84,14 @@ class InFlight:
 
 
 class Ends:
-    """Is told of every distinct request's end."""
+    """Records the end of every distinct request."""
 
     def __init__(self, scenario: Scenario, weights: Weights) -> None:
         self._scenario = scenario
         self._weights = weights
         self.cohorts = Cohorts(scenario.duration_s)
         self.latencies_s: dict[str, list[float]] = defaultdict(list)
-        """Of the answers that count, by group of tenants."""
+        """Of answers in the counting window, by group of tenants."""
         self.asked: list[Asked] = []
         self.longest_prompt = 0
 
@@ -118,7 +118,7 @@ class Ends:
 
 
 def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> float:
-    """The least time that a request can take on an empty worker of this kind."""
+    """The least service time on an empty worker."""
     if isinstance(group, SlotWorkers):
         return (1 - group.jitter) * (prompt_tokens / group.prefill_tokens_per_s + answer_tokens * group.s_per_token)
     steps = -(-prompt_tokens // group.chunk_tokens) + answer_tokens - 1
@@ -127,16 +127,16 @@ def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> f
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came out of a run."""
+    """The records of a run."""
 
     scenario: Scenario
     report: PolicyReport
     ends: Ends
     inflight: InFlight
     levels: Sequence[tuple[float, int]]
-    """When the number of level changes so far was seen to be a new one."""
+    """(time, level changes so far), for each bucket in which they grew."""
     predictions: Predictions
-    """Of what arrived in the counting window."""
+    """Of arrivals in the counting window."""
     weights: Weights
 
     @property
@@ -144,13 +144,13 @@ class Seen:
         return self.report.policy.startswith("weir")
 
     def level_changes(self, from_s: float, until_s: float) -> int:
-        """Between the two."""
+        """The number of level changes between these times."""
         times, counts = [when for when, _ in self.levels], [0, *(count for _, count in self.levels)]
         return counts[bisect_left(times, until_s)] - counts[bisect_left(times, from_s)]
 
 
 def watched(run: Run, progress: Progress | None = None) -> Seen:
-    """Make the run."""
+    """Run and record."""
     scenario = run.scenario
     measured, weights = measure(scenario), weights_of(scenario.workers)
     simulation = prepare(scenario, run.choice, measured)

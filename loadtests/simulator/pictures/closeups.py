@@ -1,4 +1,4 @@
-"""Pictures and tables of what no comparison shows: predictions, the estimate of capacity, ways to a quantile."""
+"""Pictures and tables outside the comparison: predictions, the estimate of capacity, ways to a quantile."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ MIXES = {
     "a neighbour ten times bigger": Runs("big_neighbour", loads=(10,)),
     "unknown lengths, 10x": Runs("unknown_lengths_10x", duration_s=150),
 }
-"""Traffic whose waits are predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered(Shape):
-    """Shares of the waits within each of the published quantiles, in a line for each mix."""
+    """Shares of the waits within each published quantile, a row per mix."""
 
     shares: Mapping[str, Sequence[float]]
 
     def draw(self, theme: style.Theme) -> Figure:
-        """See `Shape`."""
         figure, (axes,) = style.sheet(left=0.3, right=0.96, height_in=1.75 + 0.38 * len(self.shares))
         style.headline(figure, theme, self.question, self.note)
         for q, color in zip(PUBLISHED, theme.tenants, strict=False):
@@ -57,7 +55,7 @@ class Covered(Shape):
 
 
 def coverage(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
-    """How many waits were within what was predicted for 50, 90 and 95 in a hundred, mix by mix."""
+    """The share of waits within each predicted quantile, by mix."""
     shares: dict[str, list[float]] = {}
     rows: list[Sequence[str]] = [("mix", "waits", *(f"within q{100 * q:.0f}" for q in PUBLISHED), "command")]
     for name, runs in MIXES.items():
@@ -83,7 +81,7 @@ LOOKED_AT_S = (19, 22, 25, 30, 35, 39, 42, 45, 49, 52, 60)
 
 
 def rate(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
-    """The estimate of capacity while a worker is lost, and while one is slow."""
+    """The estimate of capacity while a worker is down, and while one is slow."""
     lost, slow = (Runs(name, duration_s=90).read() for name in ("outage", "slow_worker"))
     chart = Panels(
         name="rate",
@@ -122,24 +120,24 @@ def _rate(title: str, scenario: Scenario) -> Panel:
 
 
 def _lost(failure: Failure, count: int, now: float) -> float:
-    """The share of capacity that a failure takes at this moment."""
+    """The share of capacity that a failure takes at `now`."""
     if not failure.from_s <= now < failure.until_s:
         return 0.0
     part = (failure.workers or count) / count
     return part if failure.kind == "down" else part * (1 - 1 / failure.factor)
 
 
-# ---- an error that is added beside one that is multiplied
+# ---- added or multiplied errors
 
 Q = 0.95
 WINDOW = 200
 ENOUGH = 20
 LEAST_S = 0.04
-"""Half a service time of the small requests: predictions below it have no ratio worth having."""
+"""Half a service time of the small requests; ratios to smaller predictions are ignored."""
 
 
 class Start(NamedTuple):
-    """One request that started."""
+    """A started request."""
 
     at: float
     tenant: str
@@ -152,13 +150,13 @@ class Start(NamedTuple):
         return self.waited_s - self.expected_s
 
     def ratio(self, least_s: float) -> float | None:
-        """None for a prediction that is not above that."""
+        """Wait over prediction; None for a prediction below `least_s`."""
         return self.waited_s / self.expected_s if self.expected_s >= max(least_s, 1e-12) else None
 
 
 @dataclass(slots=True)
 class Told:
-    """How a way to a q95 did: the share of the waits within, and the mean of what was predicted."""
+    """Results of a way to a q95: the predictions, and how many waits were within."""
 
     predicted_s: list[float] = field(default_factory=list)
     within: int = 0
@@ -173,14 +171,14 @@ class Told:
 
 
 class Way(NamedTuple):
-    """Whose errors, what an error is, and how the q95 of the errors before is used."""
+    """A way to a q95: the group that shares errors, the error, and the prediction from the q95 of past errors."""
 
     key: Callable[[Start], str]
     error: Callable[[Start], float | None]
     predict: Callable[[Start, float | None], float]
 
     def run(self, starts: Sequence[Start], group: str) -> Told:
-        """Learns from all, and is judged by what it tells the tenants of this group."""
+        """Learns from all requests; the result is of tenants whose names begin with `group`."""
         told, windows = Told(), dict[str, Rolling]()
         for start in starts:
             window = windows.setdefault(self.key(start), Rolling(WINDOW))
@@ -217,9 +215,9 @@ LEARNED = {
 
 
 def ways(jobs: int) -> tuple[None, list[Sequence[str]]]:
-    """Four ways from the same predictions and waits to a q95, and Weir's, which also learns from what expired.
+    """Coverage and mean of the q95 by four ways from the same predictions and waits, and by Weir's.
 
-    A good q95 is long enough for 95 of 100, and no longer than it must be: so both are told, for each mix.
+    Weir's also learns from expired requests. A good q95 covers 95 % and is short.
     """
     columns: list[list[str]] = []
     for runs, group in LEARNED.values():
