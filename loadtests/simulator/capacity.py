@@ -20,7 +20,7 @@ from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Scenario, SlotWorkers, TenantGroup, Workers
 from loadtests.simulator.clients import Sizes, Tenant
 from loadtests.simulator.job import Job
-from loadtests.simulator.plan import Asks
+from loadtests.simulator.plan import ClosedLoop
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.report import Capacity
 from loadtests.simulator.simulation import Simulation
@@ -144,7 +144,7 @@ class Saturation:
         self._draws = [_Draw(group, self._chance) for group in scenario.tenants]
         self._shares = shares
         self.clients = scenario.slots
-        self.loops: list[Asks] = [self]
+        self.loops: list[ClosedLoop] = [self]
         self.chunk_s = math.inf
 
     def until(self, until: float) -> list[Job]:
@@ -153,7 +153,7 @@ class Saturation:
     def think(self) -> float:
         return 0.0
 
-    def there(self, client: int, at: float) -> float:
+    def next_active(self, client: int, at: float) -> float:
         return at
 
     def draw(self, number: int, client: int, now: float) -> Job:

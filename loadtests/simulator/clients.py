@@ -10,7 +10,7 @@ from loadtests.scenarios.model import Retries, TenantGroup
 from loadtests.simulator.job import Job
 from loadtests.simulator.tally import Account
 
-LEAST_S = 1e-3
+MIN_DEADLINE_S = 1e-3
 """In place of a deadline of 0 seconds."""
 
 
@@ -66,7 +66,7 @@ class Sizes:
 
     def job(self, number: int, tenant: Tenant, at: float, prompt: int = 0, completion: int = 0) -> Job:
         """A request that arrives at `at`; lengths other than 0 replace drawn ones."""
-        deadline_s = self._deadline() or LEAST_S
+        deadline_s = self._deadline() or MIN_DEADLINE_S
         return Job(
             number,
             tenant,

@@ -10,7 +10,7 @@ from loadtests.simulator.readings import READ, Read, mean_known, members, share_
 from loadtests.simulator.report import PolicyReport, TenantReport
 from loadtests.simulator.results import Cell
 
-LEAST_ASKED = 20
+MIN_REQUESTS = 20
 OfTenants = Callable[[Sequence[TenantReport]], float | None]
 
 
@@ -29,11 +29,11 @@ class Column:
     def name(self) -> str:
         return f"{self.head} {self.below}".strip()
 
-    def told(self, cell: Cell, nothing: str = "") -> str:
+    def text(self, cell: Cell, nothing: str = "") -> str:
         value = cell.mean(self.read)
         return nothing if value is None else self.write(value)
 
-    def says(self, cells: Sequence[Cell]) -> bool:
+    def has_value(self, cells: Sequence[Cell]) -> bool:
         """Whether any of these cells has the figure."""
         return any(cell.mean(self.matters or self.read) is not None for cell in cells)
 
@@ -81,8 +81,8 @@ def load_name(load: float) -> str:
 
 
 def worst_tenant(tenants: Sequence[TenantReport]) -> float | None:
-    """The smallest on-time share of the tenants with at least LEAST_ASKED requests."""
-    shares = [each.on_time_share for each in tenants if each.ledger.distinct >= LEAST_ASKED]
+    """The smallest on-time share of the tenants with at least MIN_REQUESTS requests."""
+    shares = [each.on_time_share for each in tenants if each.ledger.distinct >= MIN_REQUESTS]
     return min((value for value in shares if value is not None), default=None)
 
 

@@ -19,11 +19,11 @@ from loadtests.scenarios.model import NAMED, Scenario, find, load_raw, names, pa
 from loadtests.scenarios.stages import for_stage
 from loadtests.simulator import table
 from loadtests.simulator.results import Comparison, compare
-from loadtests.simulator.runs import Moved, Run, check, execute, plan, telling
+from loadtests.simulator.runs import Moved, Run, check, execute, plan, progress_lines
 from services.cli.errors import LabError, complain
 
 EXIT_BAD_INPUT = 2
-MOST_SCENARIOS = 100
+MAX_SCENARIOS = 100
 NO_PLOTS = "No plots: they need matplotlib, which comes with the extra `simulate` (make simulate installs it)."
 
 
@@ -43,7 +43,7 @@ def simulate(order: Order, console: Console, aside: Console) -> int:
 
     Raises LabError for 100 scenarios or more and for a folder that cannot be written.
     """
-    if len(order.scenarios) >= MOST_SCENARIOS:
+    if len(order.scenarios) >= MAX_SCENARIOS:
         raise LabError(f"{len(order.scenarios)} scenarios at once are too many.")
     read: dict[str, Scenario] = {}
     status = 0
@@ -64,7 +64,7 @@ def simulate(order: Order, console: Console, aside: Console) -> int:
 
 def _unused(name: str, taken: Container[str]) -> str:
     """Two files of one name, from two folders, are two scenarios."""
-    names_to_try = (name, *(f"{name}-{number}" for number in range(2, MOST_SCENARIOS)))
+    names_to_try = (name, *(f"{name}-{number}" for number in range(2, MAX_SCENARIOS)))
     return next(each for each in names_to_try if each not in taken)
 
 
@@ -97,8 +97,8 @@ def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
     raw = changed(for_stage(load_raw(path), "simulator", path.stem), changes)
     missing = missing_trace(raw, path.parent)
     if missing is not None and changes.trace is None and path.parent == NAMED:
-        told = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."
-        aside.print(Text(told), soft_wrap=True)
+        text = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."
+        aside.print(Text(text), soft_wrap=True)
         return None
     scenario = parse(raw, name=path.name, folder=path.parent)
     check(scenario)
@@ -120,7 +120,7 @@ def _compared(scenarios: dict[str, Scenario], jobs: int, aside: Console) -> Iter
 def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]:
     """A bar on a terminal, log lines elsewhere."""
     if not aside.is_terminal:
-        with telling(runs) as moved:
+        with progress_lines(runs) as moved:
             yield moved
         return
     columns = (

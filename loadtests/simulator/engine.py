@@ -42,7 +42,7 @@ def run(
     with _rare_collections():
         simulation.run_until(scenario.duration_s)
         simulation.drain()
-    return tell(simulation, choice, measured.capacity, time.perf_counter() - began, load)
+    return report_of(simulation, choice, measured.capacity, time.perf_counter() - began, load)
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Sim
     return Simulation(scenario, plan, policy, weights, seed=scenario.seed)
 
 
-def tell(
+def report_of(
     simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_s: float, load: float | None = None
 ) -> PolicyReport:
     """The report of a drained simulation."""
@@ -92,21 +92,21 @@ def tell(
         tenants=_tenants(simulation, total, window_s),
         goodput_per_s=total.on_time / window_s,
         goodput_cost_per_s=total.on_time_cost / window_s,
-        work=simulation.work.told(scenario.duration_s),
-        latency_s=total.latency_s.told(),
-        first_token_s=total.first_token_s.told(),
-        wait_s=total.wait_s.told(),
-        latency_to_deadline=total.latency_to_deadline.told(),
+        work=simulation.work.total(scenario.duration_s),
+        latency_s=total.latency_s.quantiles(),
+        first_token_s=total.first_token_s.quantiles(),
+        wait_s=total.wait_s.quantiles(),
+        latency_to_deadline=total.latency_to_deadline.quantiles(),
         admitted=total.admitted,
         dropped_after_admission_share=_share(total.dropped, total.admitted),
         missed_after_worker_share=_share(total.missed, total.admitted),
         answers_after_deadline=total.late,
         dispatches=total.dispatches,
-        hints=total.told_hints(),
-        fairness=fairness.told(simulation.gaps, simulation.jain),
+        hints=total.hint_counts(),
+        fairness=fairness.summary(simulation.gaps, simulation.jain),
         quality=total.quality(scenario.quality, changes, scenario.duration_s / 60.0),
-        coverage=simulation.predictions.told(),
-        series=simulation.timeline.told(),
+        coverage=simulation.predictions.coverage(),
+        series=simulation.timeline.series(),
         simulated_requests=simulation.timeline.offered_total,
         real_s=real_s,
     )
@@ -148,7 +148,7 @@ def _tenant(
         goodput_cost_per_s=account.on_time_cost / window_s,
         served_cost_share=account.served_cost / total.served_cost if total.served_cost else 0.0,
         on_time_share=_share(account.on_time, account.distinct),
-        latency_s=account.latency_s.told(),
-        first_token_s=account.first_token_s.told(),
-        wait_s=account.wait_s.told(),
+        latency_s=account.latency_s.quantiles(),
+        first_token_s=account.first_token_s.quantiles(),
+        wait_s=account.wait_s.quantiles(),
     )

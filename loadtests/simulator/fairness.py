@@ -23,7 +23,7 @@ WINDOW_S = 60.0
 class Gaps:
     """The gap of each pair of the first tenants."""
 
-    __slots__ = ("_backlogged", "_high", "_low", "_served", "_since", "largest_cost", "most", "pair", "tenants")
+    __slots__ = ("_backlogged", "_high", "_low", "_served", "_since", "largest", "largest_cost", "pair", "tenants")
 
     def __init__(self, tenants: Sequence[Tenant]) -> None:
         self.tenants = tenants[:WATCHED]
@@ -35,7 +35,7 @@ class Gaps:
         self._since = dict.fromkeys(combinations(range(count), 2), 0.0)
         self._low = dict(self._since)
         self._high = dict(self._since)
-        self.most = 0.0
+        self.largest = 0.0
         self.pair: tuple[int, int] | None = None
         self.largest_cost = 0.0
 
@@ -66,8 +66,8 @@ class Gaps:
         elif apart > self._high[pair]:
             self._high[pair] = apart
         gap = self._high[pair] - self._low[pair]
-        if gap > self.most:
-            self.most, self.pair = gap, pair
+        if gap > self.largest:
+            self.largest, self.pair = gap, pair
 
 
 class Jain:
@@ -113,12 +113,12 @@ def max_min(asked: Sequence[float], weights: Sequence[float], total: float) -> l
     return shares
 
 
-def told(gaps: Gaps, jain: Jain) -> Fairness:
+def summary(gaps: Gaps, jain: Jain) -> Fairness:
     watched = len(gaps.tenants)
     pair = (gaps.tenants[gaps.pair[0]].name, gaps.tenants[gaps.pair[1]].name) if gaps.pair else None
     indexes = jain.indexes
     return Fairness(
-        gap_cost=gaps.most if watched > 1 else None,
+        gap_cost=gaps.largest if watched > 1 else None,
         gap_pair=pair,
         watched=watched,
         largest_cost=gaps.largest_cost,

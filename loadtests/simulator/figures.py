@@ -18,15 +18,15 @@ from loadtests.simulator.readings import READ, Read, gap_s, mean_known, members,
 from loadtests.simulator.report import PolicyReport, TenantReport
 from loadtests.simulator.results import Cell, Comparison
 
-LEAST_LOADS_FOR_A_CURVE = 3
-MOST_PANELS = 3
+MIN_LOADS_FOR_A_CURVE = 3
+MAX_PANELS = 3
 SMOOTHED_BUCKETS = 3
 TIMES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 def charts(comparison: Comparison) -> Iterator[Shape]:
     """The plots of this comparison."""
-    if len(comparison.loads) >= LEAST_LOADS_FOR_A_CURVE:
+    if len(comparison.loads) >= MIN_LOADS_FOR_A_CURVE:
         yield from over_load(comparison)
     else:
         yield from over_time(comparison)
@@ -179,17 +179,17 @@ def service(comparison: Comparison) -> Panels | None:
         note=f"Service received so far, for each tenant, in seconds of all workers. {_note(comparison)}",
         x_label="time, seconds",
         y_label="service received, seconds",
-        panels=tuple(Panel(cell.policy, tuple(_received(cell)), _gap(cell)) for cell in _most_telling(cells)),
+        panels=tuple(Panel(cell.policy, tuple(_received(cell)), _gap(cell)) for cell in _compared(cells)),
     )
 
 
-def _most_telling(cells: Sequence[Cell]) -> list[Cell]:
+def _compared(cells: Sequence[Cell]) -> list[Cell]:
     """Weir, then the policies with the smallest and the largest gap."""
     ours = [cell for cell in cells if cell.policy.startswith("weir")][:1]
     others = [cell for cell in cells if not cell.policy.startswith("weir")]
     others.sort(key=lambda cell: cell.mean(gap_s) or 0.0)
-    picked = others if len(others) < MOST_PANELS else [others[0], others[-1]]
-    return [*ours, *picked][:MOST_PANELS]
+    picked = others if len(others) < MAX_PANELS else [others[0], others[-1]]
+    return [*ours, *picked][:MAX_PANELS]
 
 
 def _received(cell: Cell) -> Iterator[Curve]:

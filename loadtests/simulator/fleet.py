@@ -41,7 +41,7 @@ class Fleet:
     def _plan(self, reports: Reports, worker: Worker, failure: Failure) -> None:
         if failure.kind == "down":
             reports.schedule(failure.from_s, self._fail, worker)
-            reports.schedule(failure.until_s, self._mend, worker)
+            reports.schedule(failure.until_s, self._recover, worker)
         else:
             reports.schedule(failure.from_s, lambda now, worker: worker.slow(now, failure.factor), worker)
             reports.schedule(failure.until_s, lambda now, worker: worker.slow(now, 1.0), worker)
@@ -90,7 +90,7 @@ class Fleet:
         for job in worker.fail(now):
             self._lost(now, job)
 
-    def _mend(self, now: float, worker: Worker) -> None:
+    def _recover(self, now: float, worker: Worker) -> None:
         worker.down = False
         self._count()
         self._changed(now)

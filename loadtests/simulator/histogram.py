@@ -11,28 +11,28 @@ from loadtests.simulator.report import Quantiles
 
 GROWTH = 1.02
 _SCALE = 1.0 / math.log(GROWTH)
-_LEAST = 1e-6  # smaller values count as 0
-_ZERO = math.floor(math.log(_LEAST) * _SCALE)
+_SMALLEST = 1e-6  # smaller values count as 0
+_ZERO = math.floor(math.log(_SMALLEST) * _SCALE)
 
 
 class Histogram:
     """Counts of values of at least 0."""
 
-    __slots__ = ("count", "counts", "most", "total")
+    __slots__ = ("count", "counts", "largest", "total")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.count = 0
         self.total = 0.0
-        self.most = 0.0
+        self.largest = 0.0
 
     def add(self, value: float) -> None:
-        bucket = math.floor(math.log(value) * _SCALE) if value > _LEAST else _ZERO
+        bucket = math.floor(math.log(value) * _SCALE) if value > _SMALLEST else _ZERO
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.count += 1
         self.total += value
-        if value > self.most:
-            self.most = value
+        if value > self.largest:
+            self.largest = value
 
     def merge(self, other: Histogram) -> None:
         """Add the other's counts."""
@@ -40,7 +40,7 @@ class Histogram:
             self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.count += other.count
         self.total += other.total
-        self.most = max(self.most, other.most)
+        self.largest = max(self.largest, other.largest)
 
     def quantile(self, q: float) -> float | None:
         """The q-quantile, 0 to 1; None without values."""
@@ -50,14 +50,14 @@ class Histogram:
         for bucket in sorted(self.counts):
             left -= self.counts[bucket]
             if left <= 0:
-                return 0.0 if bucket == _ZERO else min(self.most, GROWTH ** (bucket + 0.5))
-        return self.most
+                return 0.0 if bucket == _ZERO else min(self.largest, GROWTH ** (bucket + 0.5))
+        return self.largest
 
-    def told(self) -> Quantiles:
+    def quantiles(self) -> Quantiles:
         if not self.count:
             return Quantiles()
         p50, p90, p95, p99 = (self.quantile(q) for q in (0.5, 0.9, 0.95, 0.99))
-        return Quantiles(self.count, self.total / self.count, p50, p90, p95, p99, self.most)
+        return Quantiles(self.count, self.total / self.count, p50, p90, p95, p99, self.largest)
 
     def __repr__(self) -> str:
         return f"<Histogram of {self.count} values, p50 {self.quantile(0.5)}>"

@@ -11,7 +11,7 @@ from services.core.request import Request, Stage
 
 if TYPE_CHECKING:
     from loadtests.simulator.clients import Tenant
-    from loadtests.simulator.plan import Asks
+    from loadtests.simulator.plan import ClosedLoop
     from loadtests.simulator.tally import Account
     from loadtests.simulator.workers import Worker
 
@@ -64,7 +64,7 @@ class Job(Request):
     """The wait that the policy predicts, at each of its quantiles, in seconds."""
     leaves_at: float
     """When the client gives up."""
-    loop: Asks | None
+    loop: ClosedLoop | None
     client: int
     """Number of the client in its closed loop."""
     obeys: bool

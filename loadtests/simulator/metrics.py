@@ -23,8 +23,8 @@ class Metric(NamedTuple):
 
 
 def coverage_error(seen: Seen, quantile: float) -> float | None:
-    told = seen.predictions.told()
-    return abs(told.shares[quantile] - quantile) if told else None
+    coverage = seen.predictions.coverage()
+    return abs(coverage.shares[quantile] - quantile) if coverage else None
 
 
 def regret(seen: Seen) -> float | None:
@@ -41,15 +41,15 @@ def gap_to_bound(seen: Seen) -> float | None:
         return None
     weights = {tenant.name: tenant.weight for tenant in seen.report.tenants}
     pair = fairness.gap_pair or ()
-    shares = sum((fairness.largest_cost + inflight.most.get(name, 0.0)) / weights[name] for name in pair)
+    shares = sum((fairness.largest_cost + inflight.largest.get(name, 0.0)) / weights[name] for name in pair)
     return fairness.gap_cost / (inflight.quantum + shares)
 
 
 def gap_to_vtc_bound(seen: Seen) -> float | None:
     """The gap over 2 * max(w_p * L_input, w_q * M), M being the largest `max_tokens` in all slots."""
-    most_tokens = max(group.max_tokens for group in seen.scenario.tenants)
+    max_tokens = max(group.max_tokens for group in seen.scenario.tenants)
     prompt = seen.weights.cost(seen.ends.longest_prompt, 0)
-    batch = seen.weights.cost(0, most_tokens * seen.report.capacity.slots)
+    batch = seen.weights.cost(0, max_tokens * seen.report.capacity.slots)
     gap = seen.report.fairness.gap_cost
     return None if gap is None else gap / (2 * max(prompt, batch))
 

@@ -23,7 +23,7 @@ from loadtests.simulator.job import Job
 from loadtests.simulator.tally import Account
 
 CHUNK_REQUESTS = 8192
-MOST_ACCOUNTS = 200
+MAX_ACCOUNTS = 200
 _by_arrival = attrgetter("arrived_at")
 
 Number = Callable[[], int]
@@ -126,7 +126,7 @@ class Replay:
             self._due = next(self._rest, None)
 
 
-class Asks(Protocol):
+class ClosedLoop(Protocol):
     """Clients in a closed loop."""
 
     clients: int
@@ -135,7 +135,7 @@ class Asks(Protocol):
         """Draws the seconds until a client's next request."""
         ...
 
-    def there(self, client: int, at: float) -> float:
+    def next_active(self, client: int, at: float) -> float:
         """When this client is next active, from `at` on; infinity for never."""
         ...
 
@@ -144,12 +144,12 @@ class Asks(Protocol):
         ...
 
 
-class Arrives(Protocol):
+class ArrivalPlan(Protocol):
     """The plan of a simulation."""
 
     tenants: list[Tenant]
     accounts: dict[str, Account]
-    loops: list[Asks]
+    loops: list[ClosedLoop]
     chunk_s: float
     number: Number
     """Returns a number that is unique in the run."""
@@ -175,7 +175,7 @@ class Loop:
     def think(self) -> float:
         return self._think()
 
-    def there(self, client: int, at: float) -> float:
+    def next_active(self, client: int, at: float) -> float:
         arrivals = self._arrivals
         if not arrivals.phases:
             return at
@@ -194,11 +194,11 @@ class Plan:
     ) -> None:
         self.tenants: list[Tenant] = []
         self.accounts: dict[str, Account] = {}
-        self.loops: list[Asks] = []
+        self.loops: list[ClosedLoop] = []
         self._streams: list[Stream | Replay] = []
         self.number = count(1).__next__
         self._choice = choice
-        self._detailed = scenario.tenant_count <= MOST_ACCOUNTS
+        self._detailed = scenario.tenant_count <= MAX_ACCOUNTS
         for group in scenario.tenants:
             self._add(group, group_rates.get(group.name, 0.0), f"{seed}/{group.name}")
         total = sum(group_rates.values())

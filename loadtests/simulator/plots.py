@@ -23,7 +23,7 @@ POINT = 1 / 72
 LABEL_GAP_PT = 13.0
 DOTS = (0, (1.5, 2.5))
 NAMES_START = 1.035
-LEAST_TICK_GAP = 0.05  # of the axis
+MIN_TICK_GAP = 0.05  # of the axis
 
 
 class Curve(NamedTuple):
@@ -208,7 +208,7 @@ def _uncrowded(loads: Sequence[float]) -> list[str]:
     span = math.log(max(loads) / min(loads)) or 1.0
     kept: list[float] = []
     for load in sorted(loads, key=lambda load: (load != 1.0, load not in (min(loads), max(loads)), load)):
-        if all(abs(math.log(load / other)) >= LEAST_TICK_GAP * span for other in kept):
+        if all(abs(math.log(load / other)) >= MIN_TICK_GAP * span for other in kept):
             kept.append(load)
     return [load_name(load) if load in kept else "" for load in loads]
 

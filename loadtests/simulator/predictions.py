@@ -43,7 +43,7 @@ class Predictions:
     def _counts(self, job: Job) -> bool:
         return bool(self._quantiles) and self._from_s <= job.arrived_at < self._until_s
 
-    def told(self) -> Coverage | None:
+    def coverage(self) -> Coverage | None:
         if not self._count:
             return None
         return Coverage(self._count, {q: n / self._count for q, n in zip(self._quantiles, self._below, strict=True)})

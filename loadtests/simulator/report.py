@@ -75,8 +75,8 @@ class Ledger:
     @property
     def ended(self) -> int:
         """Equals `distinct`."""
-        told = self.rejected_total + self.evicted_total + self.failed_total
-        return self.on_time + self.late + told + self.gone_waiting + self.gone_running
+        by_outcome = self.rejected_total + self.evicted_total + self.failed_total
+        return self.on_time + self.late + by_outcome + self.gone_waiting + self.gone_running
 
 
 @dataclass(frozen=True, slots=True)

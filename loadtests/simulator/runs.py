@@ -86,7 +86,7 @@ def cores() -> int:
 
 
 @contextmanager
-def telling(runs: Sequence[Run]) -> Iterator[Moved]:
+def progress_lines(runs: Sequence[Run]) -> Iterator[Moved]:
     """Write progress every ten seconds."""
     whole = sum(run.size for run in runs)
     size, number = 0.0, 0
@@ -105,7 +105,7 @@ def spread(runs: Sequence[Run], jobs: int, moved: Moved | None, make: Make[Found
     Without `moved`, progress is written as lines. Raises LabError if a process dies.
     """
     if moved is None:
-        with telling(runs) as moved:
+        with progress_lines(runs) as moved:
             return spread(runs, jobs, moved, make)
     order = sorted(range(len(runs)), key=lambda place: -runs[place].size)
     ordered = [runs[place] for place in order]
@@ -130,10 +130,10 @@ def _here(runs: Sequence[Run], moved: Moved, make: Make[Found]) -> Iterator[Foun
     before = 0.0
     for number, run in enumerate(runs):
 
-        def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
+        def report(done: float, number: int = number, run: Run = run, before: float = before) -> None:
             moved(before + done * run.size, number)
 
-        yield make(run, told)
+        yield make(run, report)
         before += run.size
         moved(before, number + 1)
 
@@ -172,12 +172,12 @@ def _follow(futures: Sequence[Future[Found]], done: Callable[[], float], moved: 
 def _there(make: Make[Found], run: Run, shares: ShareableList[float], place: int) -> Found:
     """Runs in another process, and writes its progress into `shares[place]`."""
 
-    def told(done: float) -> None:
+    def report(done: float) -> None:
         shares[place] = done
 
     try:
-        found = make(run, told)
-        told(1.0)
+        found = make(run, report)
+        report(1.0)
         return found
     finally:
         shares.shm.close()

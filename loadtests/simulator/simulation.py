@@ -21,14 +21,14 @@ from loadtests.simulator.clients import Tenant, retry_at
 from loadtests.simulator.fairness import WINDOW_S, Gaps, Jain
 from loadtests.simulator.fleet import Fleet
 from loadtests.simulator.job import OVER, RUNNING, WAITING, Job
-from loadtests.simulator.plan import Arrives, Asks
+from loadtests.simulator.plan import ArrivalPlan, ClosedLoop
 from loadtests.simulator.policy import Policy
 from loadtests.simulator.predictions import Predictions
-from loadtests.simulator.tally import Account, LedgerError, Timeline, WorkTally, check
+from loadtests.simulator.tally import Account, LedgerError, Timeline, WorkTime, check
 from services.core.cost import Weights
 from services.core.outcome import Outcome
 
-MOST_WAKES_AT_ONCE = 1000
+MAX_WAKES_AT_ONCE = 1000
 PAUSE_S = 0.01
 """The least pause of a client in a closed loop after a failure, because a real request takes time."""
 
@@ -38,7 +38,7 @@ Watch = Callable[[float], None]
 class Simulation:
     """One policy, one plan, one set of workers. Call `run_until` any number of times, then `drain`."""
 
-    def __init__(self, scenario: Scenario, plan: Arrives, policy: Policy, weights: Weights, *, seed: int) -> None:
+    def __init__(self, scenario: Scenario, plan: ArrivalPlan, policy: Policy, weights: Weights, *, seed: int) -> None:
         self.scenario = scenario
         self.plan = plan
         self.policy = policy
@@ -57,7 +57,7 @@ class Simulation:
         self._wakes = 0
         self._outside = Account()
         self._chance = Random(f"{seed}/clients")
-        self.work = WorkTally(self._from_s, self._until_s)
+        self.work = WorkTime(self._from_s, self._until_s)
         self.timeline = Timeline(scenario.bucket_s)
         self.timeline.watch(tenant.name for tenant in plan.tenants[:16])
         self.gaps, self.jain = Gaps(plan.tenants), Jain(plan.tenants)
@@ -71,7 +71,7 @@ class Simulation:
         self._plan_ahead()
 
     def _plan_ahead(self) -> None:
-        self.schedule(self.timeline.bucket_s, self._turn_page, None)
+        self.schedule(self.timeline.bucket_s, self._close_bucket, None)
         self.schedule(self._from_s, self._jain, False)
         end = self._from_s
         while (end := end + WINDOW_S) < self._until_s:
@@ -115,10 +115,10 @@ class Simulation:
                 self.work.used(job, useful=False)  # its client has gone
         check({**self.plan.accounts, "outside the window": self._outside}, self._live)
 
-    def _turn_page(self, now: float, _: None) -> None:
-        self.timeline.turn(self._waiting, self.fleet.inflight)
+    def _close_bucket(self, now: float, _: None) -> None:
+        self.timeline.close_bucket(self._waiting, self.fleet.inflight)
         if now + self.timeline.bucket_s <= self.scenario.duration_s:
-            self.schedule(now + self.timeline.bucket_s, self._turn_page, None)
+            self.schedule(now + self.timeline.bucket_s, self._close_bucket, None)
         if self.watch is not None:
             self.watch(now)
 
@@ -154,7 +154,7 @@ class Simulation:
         hint_s = refusal.retry_hint_s
         if hint_s is not None:
             account.hints += 1
-        self._let_down(now, job, account.rejected, refusal.outcome, hint_s)
+        self._attempt_failed(now, job, account.rejected, refusal.outcome, hint_s)
 
     def _admitted(self, now: float, job: Job) -> None:
         job.wait()
@@ -184,7 +184,7 @@ class Simulation:
         else:
             account.missed += is_late
             counts, why = (account.failed, Outcome.DEADLINE_EXCEEDED) if is_late else (account.gone, "running")
-        self._let_down(now, job, counts, why)
+        self._attempt_failed(now, job, counts, why)
         self._abandon(now, job, Outcome.DEADLINE_EXCEEDED if is_late else Outcome.CLIENT_GONE)
 
     def _abandon(self, now: float, job: Job, why: Outcome) -> None:
@@ -194,7 +194,7 @@ class Simulation:
             if self.policy.cancels:
                 self.predictions.gave_up(now, job)
                 self._unqueue(job)
-                self._look_at_clock(now)
+                self._schedule_wake(now)
         elif self.policy.cancels and job.worker is not None:
             job.stopped = why
             if job.worker.half_trip_s:
@@ -202,7 +202,9 @@ class Simulation:
             else:
                 job.worker.stop(now, job)
 
-    def _let_down(self, now: float, job: Job, counts: dict[Any, int], why: str, hint_s: float | None = None) -> None:
+    def _attempt_failed(
+        self, now: float, job: Job, counts: dict[Any, int], why: str, hint_s: float | None = None
+    ) -> None:
         """The attempt failed: the client retries, or the request ends."""
         job.ended = True
         if job.asker.retries.attempts:
@@ -224,13 +226,13 @@ class Simulation:
                 pause_s = max(pause_s, PAUSE_S)
             self._ask_at(now + pause_s, job.loop, job.client)
 
-    def _ask_at(self, at: float, loop: Asks, client: int) -> None:
+    def _ask_at(self, at: float, loop: ClosedLoop, client: int) -> None:
         """Schedule the client's next request at `at`, or at the next time it is active."""
-        at = loop.there(client, at)
+        at = loop.next_active(client, at)
         if at < math.inf:
             self.schedule(at, self._ask, (loop, client))
 
-    def _ask(self, now: float, what: tuple[Asks, int]) -> None:
+    def _ask(self, now: float, what: tuple[ClosedLoop, int]) -> None:
         loop, client = what
         job = loop.draw(self.plan.number(), client, now)
         job.loop, job.client = loop, client
@@ -253,9 +255,9 @@ class Simulation:
             if job is None:
                 break
             self._start(now, job)
-        self._look_at_clock(now)
+        self._schedule_wake(now)
 
-    def _look_at_clock(self, now: float) -> None:
+    def _schedule_wake(self, now: float) -> None:
         at = self.policy.wakes_at()
         if at < self._wake_at:
             self._wake_at = max(at, now)
@@ -268,7 +270,7 @@ class Simulation:
         for job in self.policy.expire(now):
             self._evict(now, job)
         self._wakes = self._wakes + 1 if self.policy.wakes_at() <= now else 0
-        if self._wakes > MOST_WAKES_AT_ONCE:
+        if self._wakes > MAX_WAKES_AT_ONCE:
             raise RuntimeError(f"{self.policy!r} wants to be woken at {now:g} for ever")
         self._dispatch(now)
 
@@ -280,7 +282,7 @@ class Simulation:
             return
         self.predictions.gave_up(now, job)
         job.account.dropped += 1
-        self._let_down(now, job, job.account.evicted, Outcome.DEADLINE_EXPIRED)
+        self._attempt_failed(now, job, job.account.evicted, Outcome.DEADLINE_EXPIRED)
 
     def _unqueue(self, job: Job) -> None:
         job.state = OVER
@@ -353,7 +355,7 @@ class Simulation:
         is_useful = outcome is Outcome.SERVED and not job.ended and now <= job.deadline
         self.work.used(job, useful=is_useful)
         if not job.ended:
-            self._tell_client(now, job, outcome, cost)
+            self._answer_client(now, job, outcome, cost)
         self._dispatch(now)
 
     def _served(self, asker: Tenant, cost: float) -> None:
@@ -364,11 +366,11 @@ class Simulation:
         if cost > self.gaps.largest_cost:
             self.gaps.largest_cost = cost
 
-    def _tell_client(self, now: float, job: Job, outcome: Outcome, cost: float) -> None:
+    def _answer_client(self, now: float, job: Job, outcome: Outcome, cost: float) -> None:
         account = job.account
         if outcome is not Outcome.SERVED:
             account.missed += 1
-            self._let_down(now, job, account.failed, outcome)
+            self._attempt_failed(now, job, account.failed, outcome)
             return
         job.ended = True
         self.answers += 1

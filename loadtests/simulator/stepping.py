@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Step:
     """A step: prompt tokens read and completion tokens written by request, and the length of the queue."""
 
     began_s: float
@@ -73,7 +73,7 @@ class Stepping:
     running: dict[Asked, Sequence] = field(default_factory=dict)
     served: list[Asked] = field(default_factory=list)
     expired: list[Asked] = field(default_factory=list)
-    steps: list[Turned] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     idle_while_queued_s: float = 0.0
 
     def run(self, asked: Iterable[Asked]) -> None:
@@ -134,7 +134,7 @@ class Stepping:
             self.served.append(one)
             del self.running[one]
         writes = tuple(sequence.id for sequence, _ in step.tokens)
-        self.steps.append(Turned(now, ended, reads, writes, in_it, free_tokens, len(self.former)))
+        self.steps.append(Step(now, ended, reads, writes, in_it, free_tokens, len(self.former)))
         return ended
 
 

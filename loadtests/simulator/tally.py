@@ -85,7 +85,7 @@ class Account:
             self.gone["running"],
         )
 
-    def told_hints(self) -> Hints:
+    def hint_counts(self) -> Hints:
         return Hints(self.hints, self.obeyed, self.first_obeyed, self.first_obeyed_admitted)
 
     def quality(self, weights: tuple[float, ...], level_changes: int, minutes: float) -> Quality:
@@ -118,7 +118,7 @@ def merged(accounts: Iterable[Account]) -> Account:
     return total
 
 
-class Page(NamedTuple):
+class Bucket(NamedTuple):
     """One bucket. See `Series`."""
 
     offered: int
@@ -132,13 +132,13 @@ class Page(NamedTuple):
 
 
 class Timeline:
-    """Counts of the current bucket, and a page per past bucket."""
+    """Counts of the current bucket, and the past ones."""
 
-    __slots__ = ("bucket_s", "late", "latency_s", "level", "offered", "on_time", "pages", "refused", "served")
+    __slots__ = ("bucket_s", "buckets", "late", "latency_s", "level", "offered", "on_time", "refused", "served")
 
     def __init__(self, bucket_s: float) -> None:
         self.bucket_s = bucket_s
-        self.pages: list[Page] = []
+        self.buckets: list[Bucket] = []
         self.served: dict[str, list[float]] = {}
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         self.latency_s = Histogram()
@@ -157,9 +157,9 @@ class Timeline:
         self.on_time += on_time
         self.late += not on_time
 
-    def turn(self, queue_depth: int, running: int) -> None:
+    def close_bucket(self, queue_depth: int, running: int) -> None:
         counts = self.offered, self.on_time, self.late, self.refused, queue_depth, running, self.level
-        self.pages.append(Page(*counts, self.latency_s.quantile(0.95)))
+        self.buckets.append(Bucket(*counts, self.latency_s.quantile(0.95)))
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         self.latency_s = Histogram()
         for costs in self.served.values():
@@ -167,25 +167,25 @@ class Timeline:
 
     @property
     def offered_total(self) -> int:
-        return sum((page.offered for page in self.pages), self.offered)
+        return sum((bucket.offered for bucket in self.buckets), self.offered)
 
-    def told(self) -> Series:
-        pages = self.pages
+    def series(self) -> Series:
+        buckets = self.buckets
         return Series(
             self.bucket_s,
-            offered=tuple(page.offered for page in pages),
-            on_time=tuple(page.on_time for page in pages),
-            late=tuple(page.late for page in pages),
-            refused=tuple(page.refused for page in pages),
-            queue_depth=tuple(page.queue_depth for page in pages),
-            running=tuple(page.running for page in pages),
-            level=tuple(page.level for page in pages),
-            latency_p95_s=tuple(page.latency_p95_s for page in pages),
-            per_tenant_served_cost={name: tuple(costs[: len(pages)]) for name, costs in self.served.items()},
+            offered=tuple(bucket.offered for bucket in buckets),
+            on_time=tuple(bucket.on_time for bucket in buckets),
+            late=tuple(bucket.late for bucket in buckets),
+            refused=tuple(bucket.refused for bucket in buckets),
+            queue_depth=tuple(bucket.queue_depth for bucket in buckets),
+            running=tuple(bucket.running for bucket in buckets),
+            level=tuple(bucket.level for bucket in buckets),
+            latency_p95_s=tuple(bucket.latency_p95_s for bucket in buckets),
+            per_tenant_served_cost={name: tuple(costs[: len(buckets)]) for name, costs in self.served.items()},
         )
 
 
-class WorkTally:
+class WorkTime:
     """Slot-seconds within the counting window."""
 
     __slots__ = ("_available_s", "_busy_s", "_from_s", "_seen_at", "_slots", "_until_s", "_useful_s")
@@ -212,7 +212,7 @@ class WorkTally:
     def _within(self, from_s: float, until_s: float) -> float:
         return max(0.0, min(until_s, self._until_s) - max(from_s, self._from_s))
 
-    def told(self, now: float) -> Work:
+    def total(self, now: float) -> Work:
         self.slots(now, self._slots)
         return Work(self._available_s, self._busy_s, self._useful_s)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from loadtests.scenarios.model import Scenario, SlotWorkers, Workers
 from loadtests.simulator.capacity import measure, weights_of
-from loadtests.simulator.engine import Progress, prepare, tell
+from loadtests.simulator.engine import Progress, prepare, report_of
 from loadtests.simulator.job import Job
 from loadtests.simulator.oracle import Asked
 from loadtests.simulator.policies.weir import WeirPolicy
@@ -58,7 +58,7 @@ class InFlight:
         self._scheduler = policy.scheduler if isinstance(policy, WeirPolicy) else None
         self._cost = weights.cost
         self._now: dict[str, float] = defaultdict(float)
-        self.most: dict[str, float] = defaultdict(float)
+        self.largest: dict[str, float] = defaultdict(float)
         """The largest cost in flight by tenant, with answers at their granted length."""
         self.quantum = 0.0
         """The largest DRR quantum; 0 for other policies."""
@@ -70,7 +70,7 @@ class InFlight:
         job, dropped = self._policy.next(now)
         if job is not None:
             held = self._now[job.tenant] = self._now[job.tenant] + self._held(job)
-            self.most[job.tenant] = max(self.most[job.tenant], held)
+            self.largest[job.tenant] = max(self.largest[job.tenant], held)
             if self._scheduler is not None:
                 self.quantum = max(self.quantum, self._scheduler.drr.quantum)
         return job, dropped
@@ -171,5 +171,5 @@ def watched(run: Run, progress: Progress | None = None) -> Seen:
     simulation.watch = look
     simulation.run_until(scenario.duration_s)
     simulation.drain()
-    report = tell(simulation, run.choice, measured.capacity, 0.0)
+    report = report_of(simulation, run.choice, measured.capacity, 0.0)
     return Seen(scenario, report, ends, inflight, levels, predictions, weights)

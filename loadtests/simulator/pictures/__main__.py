@@ -56,12 +56,12 @@ def _recipe(name: str, made: dict[Runs, Comparison], jobs: int) -> tuple[Shape |
 
 def figures(comparison: Comparison) -> Iterator[Sequence[str]]:
     """A row for each cell. Leaves out the speed of the simulator, which depends on the machine, and empty columns."""
-    columns = [column for column in (*MAIN, *MORE) if column.head != "sim." and column.says(comparison.cells)]
+    columns = [column for column in (*MAIN, *MORE) if column.head != "sim." and column.has_value(comparison.cells)]
     yield ("load", "policy", *(column.name for column in columns))
     for load in comparison.loads:
         for cell in comparison.at(load):
             shown = "" if load is None else load_name(load)
-            yield (shown, cell.policy, *(column.told(cell) for column in columns))
+            yield (shown, cell.policy, *(column.text(cell) for column in columns))
 
 
 def commands() -> Iterator[Sequence[str]]:

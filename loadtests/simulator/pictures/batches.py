@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from loadtests.report import style
 from loadtests.simulator.plots import Shape
-from loadtests.simulator.stepping import Asked, Stepping, Turned, stepped
+from loadtests.simulator.stepping import Asked, Step, Stepping, stepped
 from services.core.batcher import Batching
 from services.worker.engines.simulated import LatencyModel
 
@@ -110,12 +110,12 @@ def _panel(axes: Axes, run: Stepping, theme: style.Theme) -> None:
     _line_below(axes, run, colors)
 
 
-def _cell(axes: Axes, step: Turned, place: int, **looks: Any) -> None:
+def _cell(axes: Axes, step: Step, place: int, **looks: Any) -> None:
     began_ms, ended_ms = 1000 * step.began_s, 1000 * step.ended_s
     axes.add_patch(Rectangle((began_ms + 1, place + 0.08), ended_ms - began_ms - 2, 0.84, **looks))
 
 
-def _lettered(axes: Axes, step: Turned, place: int, name: str, read: str, color: str) -> None:
+def _lettered(axes: Axes, step: Step, place: int, name: str, read: str, color: str) -> None:
     """Writes the request's name, and below it the prompt tokens read."""
     middle_ms = 500 * (step.began_s + step.ended_s)
     heights = ((0.33, name, style.SMALL_PT), (0.7, read, 7.0)) if read else ((0.5, name, style.SMALL_PT),)
@@ -123,7 +123,7 @@ def _lettered(axes: Axes, step: Turned, place: int, name: str, read: str, color:
         axes.text(middle_ms, place + height, text, ha="center", va="center", fontsize=size, color=color)
 
 
-def _seated(before: Mapping[str, int], step: Turned) -> dict[str, int]:
+def _seated(before: Mapping[str, int], step: Step) -> dict[str, int]:
     """Slots by request: running requests keep theirs, new ones take the first free slots."""
     places = {id: before[id] for id in step.in_it if id in before}
     free = iter(sorted(set(range(SLOTS)) - set(places.values())))
@@ -176,9 +176,9 @@ def busy(run: Stepping) -> float:
 def windows(jobs: int) -> tuple[None, list[Sequence[str]]]:
     """Median and p99 of latency, and the share of time in steps, for each load and window."""
     heads = ("load", *(f"window {window_ms:g} ms: p50, p99, busy" for window_ms in WINDOWS_MS))
-    rows = ((f"{load:.0%}", *(_told(gathered(load, window_ms)) for window_ms in WINDOWS_MS)) for load in LOADS)
+    rows = ((f"{load:.0%}", *(_summary(gathered(load, window_ms)) for window_ms in WINDOWS_MS)) for load in LOADS)
     return None, [heads, *rows]
 
 
-def _told(run: Stepping) -> str:
+def _summary(run: Stepping) -> str:
     return f"{latency_ms(run, 0.5):.0f} ms, {latency_ms(run, 0.99):.0f} ms, {busy(run):.0%}"

@@ -59,9 +59,9 @@ def coverage(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
     shares: dict[str, list[float]] = {}
     rows: list[Sequence[str]] = [("mix", "waits", *(f"within q{100 * q:.0f}" for q in PUBLISHED), "command")]
     for name, runs in MIXES.items():
-        told = [report.coverage for report in runs.make(jobs).cells[0].reports if report.coverage]
-        waits = sum(each.count for each in told)
-        shares[name] = [sum(each.shares[q] * each.count for each in told) / waits for q in PUBLISHED]
+        coverages = [report.coverage for report in runs.make(jobs).cells[0].reports if report.coverage]
+        waits = sum(each.count for each in coverages)
+        shares[name] = [sum(each.shares[q] * each.count for each in coverages) / waits for q in PUBLISHED]
         percents = (f"{100 * share:.1f}%" for share in shares[name])
         rows.append((name, f"{waits:,}", *percents, f"{runs.command} --json"))
     drawn = Covered(
@@ -132,7 +132,7 @@ def _lost(failure: Failure, count: int, now: float) -> float:
 Q = 0.95
 WINDOW = 200
 ENOUGH = 20
-LEAST_S = 0.04
+MIN_PREDICTION_S = 0.04
 """Half a service time of the small requests; ratios to smaller predictions are ignored."""
 
 
@@ -155,7 +155,7 @@ class Start(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class Result:
     """Results of a way to a q95: the predictions, and how many waits were within."""
 
     predicted_s: list[float] = field(default_factory=list)
@@ -177,16 +177,16 @@ class Way(NamedTuple):
     error: Callable[[Start], float | None]
     predict: Callable[[Start, float | None], float]
 
-    def run(self, starts: Sequence[Start], group: str) -> Told:
+    def run(self, starts: Sequence[Start], group: str) -> Result:
         """Learns from all requests; the result is of tenants whose names begin with `group`."""
-        told, windows = Told(), dict[str, Rolling]()
+        result, windows = Result(), dict[str, Rolling]()
         for start in starts:
             window = windows.setdefault(self.key(start), Rolling(WINDOW))
             if len(window) >= ENOUGH and start.tenant.startswith(group):
-                told.add(self.predict(start, window.quantile(Q)), start)
+                result.add(self.predict(start, window.quantile(Q)), start)
             if (error := self.error(start)) is not None:
                 window.add(error)
-        return told
+        return result
 
 
 def _plus(start: Start, error_s: float | None) -> float:
@@ -196,7 +196,7 @@ def _plus(start: Start, error_s: float | None) -> float:
 WAYS: Mapping[str, Way] = {
     "times a ratio between 1 and 3, of the class": Way(
         lambda start: "",
-        lambda start: start.ratio(LEAST_S),
+        lambda start: start.ratio(MIN_PREDICTION_S),
         lambda start, ratio: start.expected_s * min(3.0, max(1.0, ratio or 1.0)),
     ),
     "times a ratio, of the tenant": Way(
@@ -221,7 +221,7 @@ def ways(jobs: int) -> tuple[None, list[Sequence[str]]]:
     """
     columns: list[list[str]] = []
     for runs, group in LEARNED.values():
-        starts, ours = _starts(runs), Told()
+        starts, ours = _starts(runs), Result()
         for start in starts:
             if start.tenant.startswith(group):
                 ours.add(start.published_s, start)

@@ -21,7 +21,7 @@ from services.core.policies import Policies
 from services.core.scheduler import Scheduler
 
 POOL = "default"
-MOST_CONFIGURED = 100
+MAX_CONFIGURED = 100
 """A larger group of default weight and class is not configured: its tenants are unknown, as at a real router."""
 
 
@@ -106,7 +106,7 @@ def build(
 
 def _configured(group: TenantGroup, first_class: str) -> Sequence[str]:
     is_stranger = group.weight == 1.0 and group.tenant_class == first_class
-    if is_stranger and group.count > MOST_CONFIGURED:
+    if is_stranger and group.count > MAX_CONFIGURED:
         return ()
     return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(group.count)]
 
