@@ -34,7 +34,6 @@ class Column:
         return nothing if value is None else self.write(value)
 
     def has_value(self, cells: Sequence[Cell]) -> bool:
-        """Whether any of these cells has the figure."""
         return any(cell.mean(self.matters or self.read) is not None for cell in cells)
 
 
@@ -144,8 +143,6 @@ GROUPED: tuple[tuple[str, str, OfTenants, Callable[[float], str]], ...] = (
 
 
 def of_group(group: TenantGroup) -> list[Column]:
-    """The columns of GROUPED for this group."""
-
     def read(of: OfTenants) -> Read:
         return lambda report: of(members(report, group))
 

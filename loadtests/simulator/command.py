@@ -29,8 +29,6 @@ NO_PLOTS = "No plots: they need matplotlib, which comes with the extra `simulate
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The arguments of the command line."""
-
     scenarios: tuple[str, ...]
     changes: Changes = field(default_factory=Changes)
     jobs: int = 1
@@ -78,7 +76,6 @@ def _show(comparison: Comparison, order: Order, console: Console, aside: Console
 
 
 def show_list(console: Console) -> int:
-    """Print the scenarios that ship, with their titles."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column()

@@ -123,7 +123,6 @@ def _offered_load(simulation: Simulation, ledger: Ledger, measured: Capacity, wi
 
 
 def _tenants(simulation: Simulation, total: Account, window_s: float) -> tuple[TenantReport, ...]:
-    """A report per account, in the order of the scenario."""
     groups: dict[str, tuple[TenantGroup, int]] = {}
     accounts = {id(account): name for name, account in simulation.plan.accounts.items()}
     for tenant in simulation.plan.tenants:

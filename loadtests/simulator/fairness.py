@@ -84,7 +84,6 @@ class Jain:
             tenant.asked_cost = tenant.served_cost = 0.0
 
     def close(self) -> None:
-        """End a window and begin the next."""
         asking = [tenant for tenant in self._tenants if tenant.asked_cost > 0]
         total = sum(tenant.served_cost for tenant in asking)
         if len(asking) > 1 and total > 0:

@@ -25,7 +25,6 @@ TIMES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 def charts(comparison: Comparison) -> Iterator[Shape]:
-    """The plots of this comparison."""
     if len(comparison.loads) >= MIN_LOADS_FOR_A_CURVE:
         yield from over_load(comparison)
     else:
@@ -272,7 +271,6 @@ def _deadline(scenario: Scenario) -> tuple[Level, ...]:
 
 
 def _times(curves: Sequence[Curve], levels: Sequence[Level]) -> tuple[float, ...]:
-    """The ticks that enclose these values."""
     shown = [*(value for curve in curves for value in curve.ys if value), *(level.y for level in levels)]
     if not shown:
         return TIMES_S[:5]

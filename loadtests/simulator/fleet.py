@@ -104,5 +104,4 @@ def _worker(group: Workers, reports: Reports, chance: Random) -> Worker:
 
 
 def _failures(group: WorkerGroup, place: int) -> Iterator[Failure]:
-    """The failures of the worker with this index in its group."""
     return (failure for failure in group.failures if failure.workers is None or place < failure.workers)

@@ -35,7 +35,6 @@ class Histogram:
             self.largest = value
 
     def merge(self, other: Histogram) -> None:
-        """Add the other's counts."""
         for bucket, count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.count += other.count

@@ -145,11 +145,9 @@ class Job(Request):
         self.tokens_done = 0
 
     def generated(self, now: float) -> int:
-        """Completion tokens so far."""
         return self.worker.generated(now, self) if self.worker is not None else 0
 
     def again(self, number: int, now: float, *, keeps_deadline: bool, obeys: bool) -> Job:
-        """A retry of this request."""
         deadline_s = self.deadline - (now if keeps_deadline else self.arrived_at)
         patience_s = self.leaves_at - (now if keeps_deadline else self.arrived_at)
         sizes = self.prompt_tokens, self.context_tokens, self.natural_tokens

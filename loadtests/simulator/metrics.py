@@ -55,13 +55,11 @@ def gap_to_vtc_bound(seen: Seen) -> float | None:
 
 
 def group_on_time(seen: Seen, of: str) -> float | None:
-    """The on-time share of a group's requests."""
     group = next(each for each in seen.scenario.tenants if each.name == of)
     return share_on_time(members(seen.report, group))
 
 
 def group_p95_ms(seen: Seen, of: str) -> float | None:
-    """The p95 latency of a group's answers."""
     latencies = sorted(seen.ends.latencies_s.get(of, ()))
     return 1000 * latencies[min(len(latencies) - 1, int(0.95 * len(latencies)))] if latencies else None
 

@@ -103,8 +103,6 @@ def _gaps(arrivals: Open, chance: Random) -> Sampler:
 
 
 class Replay:
-    """The arrivals of a trace."""
-
     __slots__ = ("_due", "_rest", "_scale", "_sizes", "_tenants")
 
     def __init__(self, trace: Trace, part: Part, tenants: Mapping[str, Tenant], sizes: Sizes, speed: float) -> None:
@@ -127,8 +125,6 @@ class Replay:
 
 
 class ClosedLoop(Protocol):
-    """Clients in a closed loop."""
-
     clients: int
 
     def think(self) -> float:
@@ -145,8 +141,6 @@ class ClosedLoop(Protocol):
 
 
 class ArrivalPlan(Protocol):
-    """The plan of a simulation."""
-
     tenants: list[Tenant]
     accounts: dict[str, Account]
     loops: list[ClosedLoop]

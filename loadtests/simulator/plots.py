@@ -44,15 +44,11 @@ class Band(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A horizontal reference line."""
-
     y: float
     label: str
 
 
 class Panel(NamedTuple):
-    """One policy's small chart."""
-
     policy: str
     curves: tuple[Curve, ...]
     remark: str
@@ -68,8 +64,6 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The base of every plot."""
-
     name: str
     question: str
     note: str
@@ -136,8 +130,6 @@ class Panels(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Bars(Shape):
-    """A bar for each policy."""
-
     bars: tuple[Bar, ...]
 
     def draw(self, theme: Theme) -> Figure:
@@ -238,7 +230,6 @@ def _ticks(chart: Chart) -> list[str]:
 
 
 def _compare_with(axes: Axes, chart: Chart, theme: Theme) -> None:
-    """Draws the bands and the reference lines."""
     for band in chart.bands:
         axes.axvspan(band.start, band.end, color=theme.quiet, alpha=0.13, linewidth=0, zorder=0)
         place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}

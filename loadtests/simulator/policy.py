@@ -25,8 +25,6 @@ class Refusal(Protocol):
 
 
 class No(NamedTuple):
-    """A rejection by a baseline."""
-
     outcome: Outcome
     retry_hint_s: float | None = None
 

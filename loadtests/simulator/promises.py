@@ -59,7 +59,6 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [name for each in self.policies for name in NAMED.get(each, (each,))]
 
     def at(self, seed: int) -> Scenario:
-        """The scenario with this seed."""
         sets = (*COUNTED, f"duration_s={self.duration_s:g}", *self.sets)
         path = find(self.scenario)
         raw = changed(load_raw(path), Changes(sets=sets, trace=Path(self.trace) if self.trace else None))
@@ -100,7 +99,6 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """The key of its values."""
         words = [self.figure, *([f"of={self.of}"] if self.of else []), *(f"{k}={v}" for k, v in self.given.items())]
         return " ".join(words)
 
@@ -125,7 +123,6 @@ class Promise:
 
     @property
     def read(self) -> list[str]:
-        """The cases that it reads."""
         return [*self.cases, *(each for each in (self.line.less, self.line.over) if each)]
 
     @property
@@ -160,7 +157,6 @@ class Promise:
         return (min if self.line.wants_high else max)(values, default=math.nan)
 
     def figure(self, played: Played) -> Figure:
-        """The worst seed against the bound."""
         line = self.line
         target = line.at_most if line.at_least is None else line.at_least
         worst = self.worst(self.values(played, self.judged))
@@ -184,8 +180,6 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of promises.yaml."""
-
     cases: tuple[Case, ...]
     groups: dict[str, tuple[str, ...]]
     promises: tuple[Row, ...]
@@ -195,7 +189,6 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {case.name: case for case in self.cases}[name]
 
     def of(self, row: Row) -> Iterator[Promise]:
-        """The promises of a row."""
         for line in row.figures:
             names = tuple(self._cases(line.cases))
             for some in [names] if line.worst else [(name,) for name in names]:

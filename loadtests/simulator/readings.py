@@ -20,7 +20,6 @@ def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
 
 
 def least_on_time(scenario: Scenario, of: str) -> Read:
-    """The on-time share of the group's worst tenant."""
     group = next(each for each in scenario.tenants if each.name == of)
 
     def read(report: PolicyReport) -> float | None:

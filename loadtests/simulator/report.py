@@ -256,7 +256,6 @@ class PolicyReport:
         return self.simulated_requests / self.real_s if self.real_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All fields and the derived figures, in JSON's types."""
         plain: dict[str, Any] = _plain(asdict(self))
         plain["goodput_to_capacity"] = self.goodput_to_capacity
         plain["goodput_cost_to_capacity"] = self.goodput_cost_to_capacity

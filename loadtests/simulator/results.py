@@ -13,8 +13,6 @@ from loadtests.simulator.report import PolicyReport, Series
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One policy at one load, with all seeds."""
-
     policy: str
     load: float | None
     reports: tuple[PolicyReport, ...]
@@ -31,8 +29,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A scenario and all of its results."""
-
     name: str
     scenario: Scenario
     cells: tuple[Cell, ...]

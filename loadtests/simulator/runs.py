@@ -64,7 +64,6 @@ def _asked(scenario: Scenario) -> Iterator[float]:
 
 
 def plan(scenario: Scenario) -> list[Run]:
-    """All runs of a scenario."""
     return [
         Run((scenario if load is None else scenario.at_load(load)).with_seed(seed), choice, load)
         for load in loads(scenario)
@@ -81,7 +80,6 @@ def check(scenario: Scenario) -> None:
 
 
 def cores() -> int:
-    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -117,12 +115,10 @@ def spread(runs: Sequence[Run], jobs: int, moved: Moved | None, make: Make[Found
 
 
 def execute(runs: Sequence[Run], jobs: int, moved: Moved | None = None) -> list[PolicyReport]:
-    """The reports of all runs."""
     return spread(runs, jobs, moved, one)
 
 
 def one(run: Run, progress: Progress | None = None) -> PolicyReport:
-    """The report of one run."""
     return simulate(run.scenario, run.choice, load=run.load, progress=progress)
 
 

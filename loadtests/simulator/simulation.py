@@ -246,7 +246,6 @@ class Simulation:
     # ---- the queue
 
     def _dispatch(self, now: float) -> None:
-        """Start the policy's jobs while places are free."""
         policy_next, fleet = self.policy.next, self.fleet
         while self._waiting and fleet.free:
             job, dropped = policy_next(now)

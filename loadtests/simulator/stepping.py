@@ -44,7 +44,6 @@ class Asked:
         return self.ended_at_s - self.at_s
 
     def request(self) -> GenerateRequest:
-        """The worker's request."""
         prompt = " ".join(["word"] * self.prompt_tokens)
         return GenerateRequest(
             id=self.id, tenant="t", deadline_ms=60_000, max_tokens=self.answer_tokens, prompt=prompt, ignore_eos=True
@@ -149,7 +148,6 @@ def stepped(
     chunk_tokens: int = NO_LIMIT,
     memory_tokens: int = NO_LIMIT,
 ) -> Stepping:
-    """Run these requests on a worker with these limits."""
     engine = SimulatedEngine(
         model="m", slots=slots, kv_tokens=memory_tokens, latency=latency, chance=random.Random(1),
         prefill_chunk_tokens=chunk_tokens,

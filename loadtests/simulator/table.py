@@ -25,7 +25,6 @@ NOTHING = "[dim]–"
 
 
 def page(comparison: Comparison) -> RenderableType:
-    """The whole output for a comparison."""
     return Group(*_parts(comparison))
 
 
@@ -94,7 +93,6 @@ def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
 
 
 def _matrix(comparison: Comparison, column: Column) -> Table:
-    """A column per load."""
     heads = [("policy", ""), *((load_name(load), "") for load in comparison.loads if load is not None)]
     rows = ((policy, *(column.text(cell, NOTHING) for cell in comparison.of(policy))) for policy in comparison.policies)
     return _grid(heads, rows)

@@ -95,7 +95,6 @@ class Account:
         return Quality(weighted, self.token_weighted, by_level, self.clamped, level_changes, per_min)
 
     def merge(self, other: Account) -> None:
-        """Add the other's counts."""
         for name in (each.name for each in fields(self)):
             mine, its = getattr(self, name), getattr(other, name)
             if isinstance(mine, Histogram):
@@ -111,7 +110,6 @@ class Account:
 
 
 def merged(accounts: Iterable[Account]) -> Account:
-    """The sum of these accounts."""
     total = Account()
     for account in accounts:
         total.merge(account)

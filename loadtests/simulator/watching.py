@@ -46,7 +46,6 @@ class Cohorts:
 
 
 def within(counts: Sequence[float], from_s: float, until_s: float) -> float:
-    """The sum over the steps between two times."""
     return sum(counts[round(from_s / STEP_S) : round(until_s / STEP_S)])
 
 
@@ -84,8 +83,6 @@ class InFlight:
 
 
 class Ends:
-    """Records the end of every distinct request."""
-
     def __init__(self, scenario: Scenario, weights: Weights) -> None:
         self._scenario = scenario
         self._weights = weights
@@ -118,7 +115,6 @@ class Ends:
 
 
 def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> float:
-    """The least service time on an empty worker."""
     if isinstance(group, SlotWorkers):
         return (1 - group.jitter) * (prompt_tokens / group.prefill_tokens_per_s + answer_tokens * group.s_per_token)
     steps = -(-prompt_tokens // group.chunk_tokens) + answer_tokens - 1
@@ -127,8 +123,6 @@ def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> f
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The records of a run."""
-
     scenario: Scenario
     report: PolicyReport
     ends: Ends
@@ -144,13 +138,11 @@ class Seen:
         return self.report.policy.startswith("weir")
 
     def level_changes(self, from_s: float, until_s: float) -> int:
-        """The number of level changes between these times."""
         times, counts = [when for when, _ in self.levels], [0, *(count for _, count in self.levels)]
         return counts[bisect_left(times, until_s)] - counts[bisect_left(times, from_s)]
 
 
 def watched(run: Run, progress: Progress | None = None) -> Seen:
-    """Run and record."""
     scenario = run.scenario
     measured, weights = measure(scenario), weights_of(scenario.workers)
     simulation = prepare(scenario, run.choice, measured)

@@ -80,13 +80,12 @@ def csv_name(name: str) -> str:
 
 
 def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write these rows as CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def main() -> int:
-    """The exit status; 2 for a name that there is not."""
+    """Exit status; 2 for an unknown name."""
     parser = argparse.ArgumentParser(description="Draw the pictures of the mechanism pages.")
     parser.add_argument("names", nargs="*", help=", ".join(ALL))
     parser.add_argument("--out", type=Path, default=FOLDER)

@@ -41,7 +41,6 @@ def asked() -> list[Asked]:
 
 
 def pictured(batching: Batching) -> Stepping:
-    """The run of the picture."""
     return stepped(asked(), batching, LATENCY, slots=SLOTS, queue_size=9, chunk_tokens=CHUNK_TOKENS)
 
 

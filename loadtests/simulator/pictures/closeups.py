@@ -137,8 +137,6 @@ MIN_PREDICTION_S = 0.04
 
 
 class Start(NamedTuple):
-    """A started request."""
-
     at: float
     tenant: str
     expected_s: float

@@ -53,7 +53,7 @@ class RoundRobin(Policy):
         while queue:
             job = queue.popleft()
             if self.cancels and job.state != WAITING:
-                continue  # its client left, which `leave` has counted
+                continue  # its client left; the simulation has counted that
             if now < job.deadline:
                 return job
             dropped.append(job)

@@ -89,7 +89,7 @@ class Vtc(Policy):
         while queue:
             job = queue.popleft()
             if job.state != WAITING:
-                continue  # its client left, which `leave` has counted
+                continue  # its client left; the simulation has counted that
             if now < job.deadline:
                 return job
             dropped.append(job)
