@@ -1,11 +1,8 @@
-"""What the workers can do at most, measured: a closed loop, one client a slot, straight at the workers.
+"""Measures the capacity of the workers: a closed loop of one client per slot, without a router.
 
-Every goodput in a report is a share of this, so it is measured on the same workers and the same mix of requests in
-the same run, never computed. A group's own load turns into a rate by the capacity for that group alone (so loads add
-up in worker time); then the capacity for the mix of all rates is measured, and the rates are scaled by what it shows
-to be left over, so that the total load is what the scenario says.
-
-Nothing is refused, cancelled or late here, no worker fails, and the router is no distance away.
+No request is rejected, cancelled or late, no worker fails and the network takes no time. A group's load becomes a rate
+through the capacity for that group alone, so loads add up in worker time. Then the capacity for the mix of all groups
+is measured, and the rates are scaled so that the total load is the scenario's.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Scenario, SlotWorkers, TenantGroup, Workers
 from loadtests.simulator.clients import Sizes, Tenant
 from loadtests.simulator.job import Job
-from loadtests.simulator.plan import Asks
+from loadtests.simulator.plan import ClosedLoop
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.report import Capacity
 from loadtests.simulator.simulation import Simulation
@@ -36,7 +33,7 @@ ANSWERS_OF_STEPS = 5_000
 SIZES = ("prompt_tokens", "context_tokens", "completion_tokens", "max_tokens")
 REPLAYED = ("kind", "path", "format", "start_s", "length_s", "token_scale")
 UNSEEN_PREFILL = 1e-9
-"""Seconds a prompt token, where reading one costs nothing: then only answers cost."""
+"""Seconds per prompt token where prefill is free."""
 
 
 class Measured(NamedTuple):
@@ -47,7 +44,7 @@ class Measured(NamedTuple):
 
 
 def measure(scenario: Scenario) -> Measured:
-    """By the scenario's own seed. The same question is measured once per process."""
+    """With the scenario's seed. Cached: a process measures each mix once."""
     loads = {group.name: group.arrivals.load for group in scenario.tenants if not isinstance(group.arrivals, Closed)}
     rates: dict[str, float] = {}
     for group in scenario.tenants:
@@ -74,7 +71,7 @@ def _rate(scenario: Scenario, group: TenantGroup) -> float | None:
 
 
 def _mix(scenario: Scenario, rates: Mapping[str, float]) -> Capacity:
-    """Of these groups in these proportions; of the closed ones by their clients, if there are no others."""
+    """The capacity for these groups in proportion to their rates; without rates, of closed groups by their clients."""
     if not rates:
         closed = {each.name: each.arrivals for each in scenario.tenants if isinstance(each.arrivals, Closed)}
         rates = {name: float(arrivals.most_clients) for name, arrivals in closed.items()}
@@ -98,7 +95,7 @@ def _mix(scenario: Scenario, rates: Mapping[str, float]) -> Capacity:
 
 
 def _what_is_asked(group: TenantGroup) -> str:
-    """Not who asks, nor when: so that equal mixes are measured once, whatever the load."""
+    """The sizes of a group's requests as JSON, without tenant and load: the key of the cache."""
     sizes = json.loads(group.model_dump_json(include={*SIZES}))
     if isinstance(group.arrivals, Trace):
         arrivals = json.loads(group.arrivals.model_dump_json(include={*REPLAYED}))
@@ -135,19 +132,19 @@ def _measured(bare: str, shares: tuple[float, ...]) -> Capacity:
 
 
 class Saturation:
-    """A plan in which one client a slot asks again at once; what it asks is drawn from the mix."""
+    """A plan with one client per slot that sends its next request at once, drawn from the mix."""
 
     def __init__(self, scenario: Scenario, shares: Sequence[float]) -> None:
         self._chance = Random(f"{scenario.seed}/capacity")
         account = Account()
         self.accounts = {"all": account}
-        self.tenants: list[Tenant] = []  # none is watched
+        self.tenants: list[Tenant] = []  # no tenant's fairness is measured
         self.number = count(1).__next__
         self._askers = [Tenant(group.name, group, account, 0, False) for group in scenario.tenants]
         self._draws = [_Draw(group, self._chance) for group in scenario.tenants]
         self._shares = shares
         self.clients = scenario.slots
-        self.loops: list[Asks] = [self]
+        self.loops: list[ClosedLoop] = [self]
         self.chunk_s = math.inf
 
     def until(self, until: float) -> list[Job]:
@@ -156,7 +153,7 @@ class Saturation:
     def think(self) -> float:
         return 0.0
 
-    def there(self, client: int, at: float) -> float:
+    def next_active(self, client: int, at: float) -> float:
         return at
 
     def draw(self, number: int, client: int, now: float) -> Job:
@@ -169,7 +166,7 @@ class Saturation:
 
 
 class _Draw:
-    """One request of a group: by its distributions, or any row of its trace."""
+    """Draws requests of a group, from its distributions or from random rows of its trace."""
 
     def __init__(self, group: TenantGroup, chance: Random) -> None:
         timeless = group.model_copy(update={"deadline_s": constant(1.0), "patience_s": None})
@@ -190,16 +187,16 @@ class _Draw:
         return self._sizes.job(number, asker, now, prompt, completion)
 
 
-# ---- what workers say of themselves
+# ---- cost and speed of the workers
 
 
 def weights_of(groups: tuple[Workers, ...]) -> Weights:
-    """Cost per token as a calibrated worker would have it; of several kinds, the mean by slots."""
+    """Cost per token as calibration of these workers gives it; the mean by slots."""
     return Weights.calibrated(_mean(groups, _read_s), _mean(groups, _write_s))
 
 
 def announced(groups: tuple[Workers, ...]) -> Estimator:
-    """What a worker tells when it joins: work per slot-second, and its two paces, all slots taken."""
+    """The estimates that the workers announce: work per slot-second, prefill and decode speed with all slots busy."""
     weights = weights_of(groups)
     return Estimator(
         work_per_slot_s=weights.completion / _mean(groups, _write_s),
@@ -215,14 +212,14 @@ def _mean(groups: tuple[Workers, ...], of: Callable[[Workers], float]) -> float:
 
 
 def _read_s(group: Workers) -> float:
-    """Slot-seconds that a prompt token takes."""
+    """Slot-seconds per prompt token."""
     if isinstance(group, SlotWorkers):
         return 1.0 / group.prefill_tokens_per_s
     return max(UNSEEN_PREFILL, group.per_prefill_token_ms * group.slots / 1000.0)
 
 
 def _write_s(group: Workers) -> float:
-    """Slot-seconds that a token of an answer takes."""
+    """Slot-seconds per completion token."""
     if isinstance(group, SlotWorkers):
         return group.s_per_token
     return (group.base_ms + group.per_sequence_ms * group.slots) / 1000.0
@@ -232,7 +229,7 @@ _token_s = _write_s
 
 
 def _prefill_s(group: Workers) -> float:
-    """Seconds per prompt token while it is read."""
+    """Seconds of prefill per prompt token."""
     if isinstance(group, SlotWorkers):
         return 1.0 / group.prefill_tokens_per_s
     full_step_ms = group.base_ms + group.per_sequence_ms * group.slots

@@ -1,4 +1,4 @@
-"""Tenants while a scenario runs, and what their clients do when they do not get an answer."""
+"""Tenants of a running scenario, the sizes of their requests, and their clients' retries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from loadtests.scenarios.model import Retries, TenantGroup
 from loadtests.simulator.job import Job
 from loadtests.simulator.tally import Account
 
-LEAST_S = 1e-3
-"""The shortest deadline."""
+MIN_DEADLINE_S = 1e-3
+"""In place of a deadline of 0 seconds."""
 
 
 class Tenant:
-    """One tenant. Jobs refer to it, so that nothing is looked up by name while it runs."""
+    """One tenant. Jobs refer to it, which saves lookups by name."""
 
     __slots__ = (
         "account",
@@ -42,9 +42,9 @@ class Tenant:
         self.may_clamp = may_clamp
         self.retries = group.retries
         self.waiting = 0
-        """Jobs that the policy holds for it."""
+        """Jobs in the policy's queue."""
         self.watch = -1
-        """Its place among those whose fairness is followed; -1: it is not."""
+        """Index among the tenants whose fairness gap is measured; -1: not measured."""
         self.asked_cost = 0.0
         self.served_cost = 0.0
 
@@ -53,7 +53,7 @@ class Tenant:
 
 
 class Sizes:
-    """Draws what one request of a group is like. All of its chance is the plan's: no policy can change a draw."""
+    """Draws sizes, deadline and patience of a group's requests with the plan's generator: no policy changes a draw."""
 
     __slots__ = ("_completion", "_context", "_deadline", "_patience", "_prompt")
 
@@ -65,8 +65,8 @@ class Sizes:
         self._patience: Sampler | None = group.patience_s.sampler(chance) if group.patience_s else None
 
     def job(self, number: int, tenant: Tenant, at: float, prompt: int = 0, completion: int = 0) -> Job:
-        """A request at this moment; a trace brings its own lengths."""
-        deadline_s = self._deadline() or LEAST_S
+        """A request that arrives at `at`; lengths other than 0 replace drawn ones."""
+        deadline_s = self._deadline() or MIN_DEADLINE_S
         return Job(
             number,
             tenant,
@@ -80,7 +80,7 @@ class Sizes:
 
 
 def retry_at(now: float, job: Job, hint_s: float | None, chance: Random) -> float | None:
-    """When its client asks again; None: it does not."""
+    """When the client retries; None for no retry."""
     retries = job.asker.retries
     if job.attempt >= retries.attempts or retries.wait == "never":
         return None
@@ -97,7 +97,7 @@ def _wait_s(retries: Retries, attempt: int, hint_s: float | None, chance: Random
 
 
 def tenants_of(group: TenantGroup) -> Iterator[str]:
-    """The names of a group's tenants: its own, or numbered."""
+    """NAME for one tenant, NAME-0, NAME-1, ... for several."""
     if group.count == 1:
         yield group.name
     else:

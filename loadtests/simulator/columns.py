@@ -1,4 +1,4 @@
-"""Which figures are compared, what they are called, and how they are written."""
+"""The columns of the comparison: headings, values, and number formats."""
 
 from __future__ import annotations
 
@@ -10,41 +10,38 @@ from loadtests.simulator.readings import READ, Read, mean_known, members, share_
 from loadtests.simulator.report import PolicyReport, TenantReport
 from loadtests.simulator.results import Cell
 
-LEAST_ASKED = 20
+MIN_REQUESTS = 20
 OfTenants = Callable[[Sequence[TenantReport]], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Two lines of heading, the figure below them, and how it is written."""
+    """Two lines of heading, the figure, and its format."""
 
     head: str
     below: str
     read: Read
     write: Callable[[float], str]
     matters: Read | None = None
-    """The column is there if any policy has this figure; by default the one that is shown."""
+    """The column is shown if any policy has this figure; default: `read`."""
 
     @property
     def name(self) -> str:
-        """Both lines of the heading."""
         return f"{self.head} {self.below}".strip()
 
-    def told(self, cell: Cell, nothing: str = "") -> str:
-        """The figure as it is written."""
+    def text(self, cell: Cell, nothing: str = "") -> str:
         value = cell.mean(self.read)
         return nothing if value is None else self.write(value)
 
-    def says(self, cells: Sequence[Cell]) -> bool:
-        """Whether there is something to show of any of these."""
+    def has_value(self, cells: Sequence[Cell]) -> bool:
         return any(cell.mean(self.matters or self.read) is not None for cell in cells)
 
 
-# ---- how figures are written
+# ---- number formats
 
 
 def share(value: float) -> str:
-    """`97%`, and a decimal where it matters: `0.4%`, `99.6%`."""
+    """`97%`, with a decimal near 0 and 100: `0.4%`, `99.6%`."""
     percent = 100 * value
     if 0 < percent < 0.05:
         return "<0.1%"
@@ -59,7 +56,7 @@ def seconds(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Below ten seconds the number of milliseconds; what is longer says its unit."""
+    """`1,234` below ten seconds, `12.3s` above."""
     return f"{1000 * value:,.0f}" if value < 9.9995 else f"{value:.1f}s" if value < 99.95 else f"{value:.0f}s"
 
 
@@ -68,7 +65,6 @@ def ratio(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Three digits."""
     return f"{value:.2f}" if value < 0.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
@@ -80,12 +76,12 @@ def load_name(load: float) -> str:
     return f"{load:g}x"
 
 
-# ---- the figures
+# ---- the columns
 
 
 def worst_tenant(tenants: Sequence[TenantReport]) -> float | None:
-    """The smallest share on time, of those who asked often enough for a share to mean something."""
-    shares = [each.on_time_share for each in tenants if each.ledger.distinct >= LEAST_ASKED]
+    """The smallest on-time share of the tenants with at least MIN_REQUESTS requests."""
+    shares = [each.on_time_share for each in tenants if each.ledger.distinct >= MIN_REQUESTS]
     return min((value for value in shares if value is not None), default=None)
 
 
@@ -143,12 +139,10 @@ GROUPED: tuple[tuple[str, str, OfTenants, Callable[[float], str]], ...] = (
     ("latency", "p95 ms", lambda found: mean_known(each.latency_s.p95 for each in found), milliseconds),
     ("share of", "service", lambda found: sum(each.served_cost_share for each in found), share),
 )
-"""Of the tenants of a group."""
+"""Heading, figure and format, computed over the tenants of a group."""
 
 
 def of_group(group: TenantGroup) -> list[Column]:
-    """The columns of `GROUPED`, read off this group's tenants."""
-
     def read(of: OfTenants) -> Read:
         return lambda report: of(members(report, group))
 

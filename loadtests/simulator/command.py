@@ -1,4 +1,4 @@
-"""`weir simulate`: read the scenarios, make the runs, show what came out, and keep it if asked to."""
+"""`weir simulate`: read the scenarios, run them, show the results, and write files with `--out`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from loadtests.scenarios.model import NAMED, Scenario, find, load_raw, names, pa
 from loadtests.scenarios.stages import for_stage
 from loadtests.simulator import table
 from loadtests.simulator.results import Comparison, compare
-from loadtests.simulator.runs import Moved, Run, check, execute, plan, telling
+from loadtests.simulator.runs import Moved, Run, check, execute, plan, progress_lines
 from services.cli.errors import LabError, complain
 
 EXIT_BAD_INPUT = 2
-MOST_SCENARIOS = 100
+MAX_SCENARIOS = 100
 NO_PLOTS = "No plots: they need matplotlib, which comes with the extra `simulate` (make simulate installs it)."
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the command line asked for."""
-
     scenarios: tuple[str, ...]
     changes: Changes = field(default_factory=Changes)
     jobs: int = 1
@@ -39,8 +37,11 @@ class Order:
 
 
 def simulate(order: Order, console: Console, aside: Console) -> int:
-    """0, or 2 where a scenario cannot be read. Results go to `console`; progress and complaints go aside."""
-    if len(order.scenarios) >= MOST_SCENARIOS:
+    """Exit status: 0, or 2 if a scenario cannot be read. Results go to `console`, progress and errors to `aside`.
+
+    Raises LabError for 100 scenarios or more and for a folder that cannot be written.
+    """
+    if len(order.scenarios) >= MAX_SCENARIOS:
         raise LabError(f"{len(order.scenarios)} scenarios at once are too many.")
     read: dict[str, Scenario] = {}
     status = 0
@@ -61,7 +62,7 @@ def simulate(order: Order, console: Console, aside: Console) -> int:
 
 def _unused(name: str, taken: Container[str]) -> str:
     """Two files of one name, from two folders, are two scenarios."""
-    names_to_try = (name, *(f"{name}-{number}" for number in range(2, MOST_SCENARIOS)))
+    names_to_try = (name, *(f"{name}-{number}" for number in range(2, MAX_SCENARIOS)))
     return next(each for each in names_to_try if each not in taken)
 
 
@@ -75,7 +76,6 @@ def _show(comparison: Comparison, order: Order, console: Console, aside: Console
 
 
 def show_list(console: Console) -> int:
-    """Those that ship, each with its title."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column()
@@ -89,13 +89,13 @@ def show_list(console: Console) -> int:
 
 
 def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
-    """None for a replay whose trace is not there: that is said, and is no fault."""
+    """None, with a message, for a replay whose trace is missing: not an error."""
     path = find(name)
     raw = changed(for_stage(load_raw(path), "simulator", path.stem), changes)
     missing = missing_trace(raw, path.parent)
     if missing is not None and changes.trace is None and path.parent == NAMED:
-        told = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."
-        aside.print(Text(told), soft_wrap=True)
+        text = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."
+        aside.print(Text(text), soft_wrap=True)
         return None
     scenario = parse(raw, name=path.name, folder=path.parent)
     check(scenario)
@@ -115,9 +115,9 @@ def _compared(scenarios: dict[str, Scenario], jobs: int, aside: Console) -> Iter
 
 @contextmanager
 def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]:
-    """A bar on a terminal, lines elsewhere."""
+    """A bar on a terminal, log lines elsewhere."""
     if not aside.is_terminal:
-        with telling(runs) as moved:
+        with progress_lines(runs) as moved:
             yield moved
         return
     columns = (
@@ -133,11 +133,11 @@ def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]
         yield lambda size, done: progress.update(task, completed=size, done=done)
 
 
-# ---- keeping
+# ---- files
 
 
 def keep(comparison: Comparison, folder: Path, aside: Console) -> Iterator[Path]:
-    """`NAME.json`, and the plots if matplotlib is there."""
+    """Write `NAME.json`, and the plots if matplotlib is installed. Raises LabError if the folder is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{comparison.name}.json"

@@ -1,4 +1,4 @@
-"""One run from beginning to end: measure capacity, make the plan and the policy, simulate, tell."""
+"""One run: measure capacity, make the plan and the policy, simulate, report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from loadtests.simulator.simulation import Simulation
 from loadtests.simulator.tally import Account, merged
 
 Progress = Callable[[float], None]
-"""Is told how much of the run is done, from 0 to 1."""
+"""Called with the share of the run that is done, 0 to 1."""
 Ended = Callable[[float, Job, str], None]
-"""Is told of each distinct request's end: when, which, and how."""
+"""Called at the end of each distinct request: time, last attempt, outcome."""
 
 
 def run(
@@ -32,10 +32,7 @@ def run(
     progress: Progress | None = None,
     ended: Ended | None = None,
 ) -> PolicyReport:
-    """This policy in this scenario, with the scenario's own seed; capacity is measured unless it is given.
-
-    `load` is the sweep's, for the report.
-    """
+    """Run a policy with the scenario's seed. Measures capacity unless `measured` gives it; `load` is only reported."""
     measured = measured or capacity.measure(scenario)
     simulation = prepare(scenario, choice, measured)
     simulation.ended = ended
@@ -45,12 +42,12 @@ def run(
     with _rare_collections():
         simulation.run_until(scenario.duration_s)
         simulation.drain()
-    return tell(simulation, choice, measured.capacity, time.perf_counter() - began, load)
+    return report_of(simulation, choice, measured.capacity, time.perf_counter() - began, load)
 
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Jobs are freed by their last reference; looking for cycles among them after every 700 is time for nothing."""
+    """Jobs are in no reference cycles, so the default collection after every 700 objects is wasted time."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 50, 50)
     try:
@@ -60,7 +57,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Simulation:
-    """Everything in place at second 0."""
+    """A simulation at second 0."""
     plan = Plan(scenario, measured.rates, seed=scenario.seed, choice=choice)
     weights = capacity.weights_of(scenario.workers)
     policy = catalog.build(
@@ -74,10 +71,10 @@ def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Sim
     return Simulation(scenario, plan, policy, weights, seed=scenario.seed)
 
 
-def tell(
+def report_of(
     simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_s: float, load: float | None = None
 ) -> PolicyReport:
-    """The report of a simulation that has been drained."""
+    """The report of a drained simulation."""
     scenario, plan = simulation.scenario, simulation.plan
     window_s = scenario.duration_s - scenario.warm_up_s - scenario.cool_down_s
     total = merged(plan.accounts.values())
@@ -95,21 +92,21 @@ def tell(
         tenants=_tenants(simulation, total, window_s),
         goodput_per_s=total.on_time / window_s,
         goodput_cost_per_s=total.on_time_cost / window_s,
-        work=simulation.work.told(scenario.duration_s),
-        latency_s=total.latency_s.told(),
-        first_token_s=total.first_token_s.told(),
-        wait_s=total.wait_s.told(),
-        latency_to_deadline=total.latency_to_deadline.told(),
+        work=simulation.work.total(scenario.duration_s),
+        latency_s=total.latency_s.quantiles(),
+        first_token_s=total.first_token_s.quantiles(),
+        wait_s=total.wait_s.quantiles(),
+        latency_to_deadline=total.latency_to_deadline.quantiles(),
         admitted=total.admitted,
         dropped_after_admission_share=_share(total.dropped, total.admitted),
         missed_after_worker_share=_share(total.missed, total.admitted),
         answers_after_deadline=total.late,
         dispatches=total.dispatches,
-        hints=total.told_hints(),
-        fairness=fairness.told(simulation.gaps, simulation.jain),
+        hints=total.hint_counts(),
+        fairness=fairness.summary(simulation.gaps, simulation.jain),
         quality=total.quality(scenario.quality, changes, scenario.duration_s / 60.0),
-        coverage=simulation.predictions.told(),
-        series=simulation.timeline.told(),
+        coverage=simulation.predictions.coverage(),
+        series=simulation.timeline.series(),
         simulated_requests=simulation.timeline.offered_total,
         real_s=real_s,
     )
@@ -126,7 +123,6 @@ def _offered_load(simulation: Simulation, ledger: Ledger, measured: Capacity, wi
 
 
 def _tenants(simulation: Simulation, total: Account, window_s: float) -> tuple[TenantReport, ...]:
-    """One for each account, in the order of the scenario."""
     groups: dict[str, tuple[TenantGroup, int]] = {}
     accounts = {id(account): name for name, account in simulation.plan.accounts.items()}
     for tenant in simulation.plan.tenants:
@@ -151,7 +147,7 @@ def _tenant(
         goodput_cost_per_s=account.on_time_cost / window_s,
         served_cost_share=account.served_cost / total.served_cost if total.served_cost else 0.0,
         on_time_share=_share(account.on_time, account.distinct),
-        latency_s=account.latency_s.told(),
-        first_token_s=account.first_token_s.told(),
-        wait_s=account.wait_s.told(),
+        latency_s=account.latency_s.quantiles(),
+        first_token_s=account.first_token_s.quantiles(),
+        wait_s=account.wait_s.quantiles(),
     )

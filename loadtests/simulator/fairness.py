@@ -1,13 +1,11 @@
-"""How evenly service was shared, measured while it runs.
+"""Measures of fairness, computed during the run.
 
-**Gap** (Golestani; Bennett and Zhang; VTC): over any interval in which tenants f and g are both backlogged, how far
-do W_f/w_f and W_g/w_g drift apart, W being the cost served? That is the range of D = W_f/w_f - W_g/w_g within each
-period in which both have work waiting, and it is followed pair by pair, for the first 16 tenants at most. Service is
-all that workers did for a tenant, in time or not, and counts when it ends.
+**Gap** (Golestani; Bennett and Zhang; VTC): the range of W_f/w_f - W_g/w_g over any interval in which tenants f and g
+both have queued work, W being the cost served. It is measured for each pair of the first 16 tenants. Late answers
+count too; service counts when it ends.
 
-**Jain's index** of x: (sum x)^2 / (n * sum x^2), 1 when all x are equal (Jain et al., 1984). x is what a tenant was
-served in 60 s over its max-min fair share of all that was served in them: who asks for little and gets it is
-treated as fairly as who asks for much and gets its share.
+**Jain's index** of x: (sum x)^2 / (n * sum x^2), 1 when all x are equal (Jain et al., 1984). x is the cost served to a
+tenant in 60 s over its max-min fair share of all cost served in them.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ WINDOW_S = 60.0
 
 
 class Gaps:
-    """The gap of each pair of watched tenants."""
+    """The gap of each pair of the first tenants."""
 
-    __slots__ = ("_backlogged", "_high", "_low", "_served", "_since", "largest_cost", "most", "pair", "tenants")
+    __slots__ = ("_backlogged", "_high", "_low", "_served", "_since", "largest", "largest_cost", "pair", "tenants")
 
     def __init__(self, tenants: Sequence[Tenant]) -> None:
         self.tenants = tenants[:WATCHED]
@@ -37,23 +35,23 @@ class Gaps:
         self._since = dict.fromkeys(combinations(range(count), 2), 0.0)
         self._low = dict(self._since)
         self._high = dict(self._since)
-        self.most = 0.0
+        self.largest = 0.0
         self.pair: tuple[int, int] | None = None
         self.largest_cost = 0.0
 
     def backlogged(self, watch: int) -> None:
-        """It has work waiting from now on: a period begins with everyone else who has."""
+        """The tenant has queued work from now on: an interval begins with every other backlogged tenant."""
         for other in self._backlogged:
             pair = (watch, other) if watch < other else (other, watch)
             self._low[pair] = self._high[pair] = self._served[pair[0]] - self._served[pair[1]]
         self._backlogged[watch] = None
 
     def idle(self, watch: int) -> None:
-        """Nothing of its waits any more."""
+        """The tenant has no queued work any more."""
         self._backlogged.pop(watch, None)
 
     def served(self, watch: int, cost: float) -> None:
-        """So much service, divided by its weight already."""
+        """`cost` is divided by the tenant's weight."""
         self._served[watch] += cost
         if watch not in self._backlogged:
             return
@@ -68,12 +66,12 @@ class Gaps:
         elif apart > self._high[pair]:
             self._high[pair] = apart
         gap = self._high[pair] - self._low[pair]
-        if gap > self.most:
-            self.most, self.pair = gap, pair
+        if gap > self.largest:
+            self.largest, self.pair = gap, pair
 
 
 class Jain:
-    """An index for each whole 60 s (or for the run, if it is shorter)."""
+    """Jain's index of each window of 60 s (of the counting window, if it is shorter)."""
 
     __slots__ = ("_tenants", "indexes")
 
@@ -82,12 +80,10 @@ class Jain:
         self.indexes: list[float] = []
 
     def forget(self) -> None:
-        """Begin a window."""
         for tenant in self._tenants:
             tenant.asked_cost = tenant.served_cost = 0.0
 
     def close(self) -> None:
-        """End a window, and begin the next."""
         asking = [tenant for tenant in self._tenants if tenant.asked_cost > 0]
         total = sum(tenant.served_cost for tenant in asking)
         if len(asking) > 1 and total > 0:
@@ -100,13 +96,13 @@ class Jain:
 
 
 def index(values: Sequence[float]) -> float:
-    """Jain's index: 1 for equal values, 1/n when one has it all."""
+    """Jain's index: 1 for equal values, 1/n if one value is all."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
 def max_min(asked: Sequence[float], weights: Sequence[float], total: float) -> list[float]:
-    """Weighted max-min fair shares: nobody gets more than it asked for; what is left goes to the others by weight."""
+    """Weighted max-min fair shares: no tenant gets more than it asked for; the others share the rest by weight."""
     shares = [0.0] * len(asked)
     left, weight_left = total, float(sum(weights))
     for place in sorted(range(len(asked)), key=lambda each: asked[each] / weights[each]):
@@ -116,12 +112,12 @@ def max_min(asked: Sequence[float], weights: Sequence[float], total: float) -> l
     return shares
 
 
-def told(gaps: Gaps, jain: Jain) -> Fairness:
+def summary(gaps: Gaps, jain: Jain) -> Fairness:
     watched = len(gaps.tenants)
     pair = (gaps.tenants[gaps.pair[0]].name, gaps.tenants[gaps.pair[1]].name) if gaps.pair else None
     indexes = jain.indexes
     return Fairness(
-        gap_cost=gaps.most if watched > 1 else None,
+        gap_cost=gaps.largest if watched > 1 else None,
         gap_pair=pair,
         watched=watched,
         largest_cost=gaps.largest_cost,

@@ -1,7 +1,6 @@
-"""What each plot shows, as plain numbers: which curves, which question, which units. plots.py draws them.
+"""The data of each plot: curves, titles, units. plots.py draws them.
 
-A sweep is drawn over its loads; a single load over time. What would be empty is left out, so a scenario gets the
-plots that its question needs and no more.
+A sweep is drawn over its loads, a single load over time. Empty plots are left out.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from loadtests.simulator.readings import READ, Read, gap_s, mean_known, members,
 from loadtests.simulator.report import PolicyReport, TenantReport
 from loadtests.simulator.results import Cell, Comparison
 
-LEAST_LOADS_FOR_A_CURVE = 3
-MOST_PANELS = 3
+MIN_LOADS_FOR_A_CURVE = 3
+MAX_PANELS = 3
 SMOOTHED_BUCKETS = 3
 TIMES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 def charts(comparison: Comparison) -> Iterator[Shape]:
-    """The plots that this comparison is good for."""
-    if len(comparison.loads) >= LEAST_LOADS_FOR_A_CURVE:
+    if len(comparison.loads) >= MIN_LOADS_FOR_A_CURVE:
         yield from over_load(comparison)
     else:
         yield from over_time(comparison)
@@ -38,7 +36,7 @@ def charts(comparison: Comparison) -> Iterator[Shape]:
 
 
 def over_load(comparison: Comparison) -> Iterator[Chart]:
-    """What becomes of the work and of the wait; or, where a part is swept, what the others notice of it."""
+    """Goodput and wait; where only some tenants are swept, on-time share and latency of the others."""
     sweep = comparison.scenario.sweep
     if sweep and sweep.tenants and len(sweep.tenants) < len(comparison.scenario.tenants):
         yield from _beside_the_swept(comparison, sweep.tenants)
@@ -66,7 +64,7 @@ def over_load(comparison: Comparison) -> Iterator[Chart]:
 def by_load(
     comparison: Comparison, name: str, question: str, y_label: str, read: Read, *, timed: bool = False, **more: Any
 ) -> Chart:
-    """A curve of this figure for each policy. `timed`: it is a time, on a logarithmic axis."""
+    """A curve of this figure for each policy. `timed`: seconds, on a logarithmic axis."""
     loads = _loads(comparison)
     curves = tuple(
         Curve(policy, loads, tuple(cell.mean(read) for cell in comparison.of(policy))) for policy in comparison.policies
@@ -77,7 +75,6 @@ def by_load(
 
 
 def _beside_the_swept(comparison: Comparison, swept: Sequence[str]) -> Iterator[Chart]:
-    """One group asks for more and more: what do the others notice?"""
     others = [group for group in comparison.scenario.tenants if group.name not in swept]
     names = " and ".join(group.name for group in others)
     x_label = f"load offered by: {' and '.join(swept)}, multiples of capacity"
@@ -114,7 +111,7 @@ def _loads(comparison: Comparison) -> tuple[float, ...]:
 
 
 def over_time(comparison: Comparison) -> Iterator[Chart | Panels]:
-    """The rate of answers on time; latencies and each tenant's service, where there is something to show."""
+    """The rate of answers on time, latency, and the service of each tenant."""
     yield _recovery(comparison)
     cells = comparison.at(comparison.loads[-1])
     latencies = tuple(over_buckets(cell, cell.series(lambda series: series.latency_p95_s)) for cell in cells)
@@ -158,7 +155,7 @@ def _rate(cell: Cell, bands: Sequence[Band]) -> Curve:
 
 
 def over_buckets(cell: Cell, values: Sequence[float | None]) -> Curve:
-    """One value a bucket, in the middle of each."""
+    """One value per bucket, drawn at its middle."""
     bucket_s = _bucket_s(cell)
     return Curve(cell.policy, tuple((place + 0.5) * bucket_s for place in range(len(values))), tuple(values))
 
@@ -168,30 +165,30 @@ def _bucket_s(cell: Cell) -> float:
 
 
 def service(comparison: Comparison) -> Panels | None:
-    """What each tenant has received so far, in seconds of all workers; fair is the straight line."""
+    """The service of each tenant so far, in seconds of all workers. None where tenants are equal or have no series."""
     cells = comparison.at(comparison.loads[-1])
     names = list(cells[0].reports[0].series.per_tenant_served_cost)
     if len(names) < 2 or len(names) < comparison.scenario.tenant_count:
         return None
     if len(comparison.scenario.tenants) == 1 and not isinstance(comparison.scenario.tenants[0].arrivals, Trace):
-        return None  # all alike: the lines would lie on one another
+        return None  # equal tenants: the lines would coincide
     return Panels(
         name="service",
         question="Does every tenant get its share?",
         note=f"Service received so far, for each tenant, in seconds of all workers. {_note(comparison)}",
         x_label="time, seconds",
         y_label="service received, seconds",
-        panels=tuple(Panel(cell.policy, tuple(_received(cell)), _gap(cell)) for cell in _most_telling(cells)),
+        panels=tuple(Panel(cell.policy, tuple(_received(cell)), _gap(cell)) for cell in _compared(cells)),
     )
 
 
-def _most_telling(cells: Sequence[Cell]) -> list[Cell]:
-    """Weir first, then those with the smallest and the largest gap among the others."""
+def _compared(cells: Sequence[Cell]) -> list[Cell]:
+    """Weir, then the policies with the smallest and the largest gap."""
     ours = [cell for cell in cells if cell.policy.startswith("weir")][:1]
     others = [cell for cell in cells if not cell.policy.startswith("weir")]
     others.sort(key=lambda cell: cell.mean(gap_s) or 0.0)
-    picked = others if len(others) < MOST_PANELS else [others[0], others[-1]]
-    return [*ours, *picked][:MOST_PANELS]
+    picked = others if len(others) < MAX_PANELS else [others[0], others[-1]]
+    return [*ours, *picked][:MAX_PANELS]
 
 
 def _received(cell: Cell) -> Iterator[Curve]:
@@ -210,7 +207,7 @@ def _gap(cell: Cell) -> str:
 
 
 def waste(comparison: Comparison) -> Bars:
-    """Of the highest load."""
+    """Useful and wasted worker time at the highest load."""
     return Bars(
         name="waste",
         question="How much work is done for nobody?",
@@ -233,11 +230,11 @@ def _bar(cell: Cell) -> Bar:
     return Bar(cell.policy, useful / available, busy / available - useful / available)
 
 
-# ---- what they share
+# ---- shared
 
 
 def events(scenario: Scenario) -> tuple[Band, ...]:
-    """Phases and failures, each told in a word or two; the same stretch once."""
+    """Phases of the first group and failures of the workers, without duplicates."""
     bands = []
     for group in scenario.tenants[:1]:
         if not isinstance(group.arrivals, Trace | Closed):
@@ -257,7 +254,7 @@ def events(scenario: Scenario) -> tuple[Band, ...]:
 
 
 def smoothed(values: Sequence[float], edges: Sequence[int] = (), over: int = SMOOTHED_BUCKETS) -> tuple[float, ...]:
-    """A centred mean, so that chance does not hide the shape; never across an edge, so that a step stays one."""
+    """A centred mean over `over` buckets, never across an edge, so that a step stays a step."""
     half, bounds = over // 2, [0, *(edge for edge in edges if 0 < edge < len(values)), len(values)]
     return tuple(
         fmean(values[max(first, i - half) : min(last, i + half + 1)])
@@ -267,14 +264,13 @@ def smoothed(values: Sequence[float], edges: Sequence[int] = (), over: int = SMO
 
 
 def _deadline(scenario: Scenario) -> tuple[Level, ...]:
-    """The deadline, where all tenants have the same constant one."""
+    """The deadline, if all tenants have the same constant one."""
     values = {getattr(group.deadline_s, "value", None) for group in scenario.tenants}
     only = values.pop() if len(values) == 1 else None
     return (Level(float(only), f"deadline, {only:g} s"),) if only else ()
 
 
 def _times(curves: Sequence[Curve], levels: Sequence[Level]) -> tuple[float, ...]:
-    """Ticks around what there is to show."""
     shown = [*(value for curve in curves for value in curve.ys if value), *(level.y for level in levels)]
     if not shown:
         return TIMES_S[:5]

@@ -1,4 +1,4 @@
-"""All workers together: which of them takes a job, how many places are free, and when they fail."""
+"""All workers: choice of a worker, free places, planned failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtests.simulator.workers import Reports, Worker
 
 
 class Fleet:
-    """`free` is kept by whoever takes and gives back places; after a failure it is counted anew."""
+    """`free` is updated by `take` and `give_back`, and recounted after a failure or recovery."""
 
     __slots__ = ("_changed", "_lost", "free", "workers")
 
@@ -26,7 +26,7 @@ class Fleet:
         changed: Callable[[float], None],
         lost: Callable[[float, Job], None],
     ) -> None:
-        """`changed` is called when workers come or go, `lost` for each job that goes with its worker."""
+        """`changed` is called when a worker fails or recovers, `lost` for each job on a failed worker."""
         self._changed = changed
         self._lost = lost
         self.workers: list[Worker] = []
@@ -41,7 +41,7 @@ class Fleet:
     def _plan(self, reports: Reports, worker: Worker, failure: Failure) -> None:
         if failure.kind == "down":
             reports.schedule(failure.from_s, self._fail, worker)
-            reports.schedule(failure.until_s, self._mend, worker)
+            reports.schedule(failure.until_s, self._recover, worker)
         else:
             reports.schedule(failure.from_s, lambda now, worker: worker.slow(now, failure.factor), worker)
             reports.schedule(failure.until_s, lambda now, worker: worker.slow(now, 1.0), worker)
@@ -52,12 +52,11 @@ class Fleet:
 
     @property
     def slots(self) -> int:
-        """Of workers that are up."""
         return sum(worker.slots for worker in self.up)
 
     @property
     def places(self) -> int:
-        """Slots, and what may be looked ahead, of workers that are up."""
+        """Slots and lookahead of the workers that are up."""
         return sum(worker.places for worker in self.up)
 
     @property
@@ -65,7 +64,7 @@ class Fleet:
         return sum(worker.inflight for worker in self.workers)
 
     def take(self, tokens: int) -> Worker:
-        """A place on the worker with the least asked of it; in a worker's line only where no slot is free."""
+        """Take a place on the least loaded worker (tokens per slot); workers with a free slot come first."""
         worker = self.workers[0] if len(self.workers) == 1 else self._least()
         worker.inflight += 1
         worker.outstanding += tokens
@@ -91,7 +90,7 @@ class Fleet:
         for job in worker.fail(now):
             self._lost(now, job)
 
-    def _mend(self, now: float, worker: Worker) -> None:
+    def _recover(self, now: float, worker: Worker) -> None:
         worker.down = False
         self._count()
         self._changed(now)
@@ -105,5 +104,4 @@ def _worker(group: Workers, reports: Reports, chance: Random) -> Worker:
 
 
 def _failures(group: WorkerGroup, place: int) -> Iterator[Failure]:
-    """Those that concern the worker at this place in its group."""
     return (failure for failure in group.failures if failure.workers is None or place < failure.workers)

@@ -1,4 +1,4 @@
-"""A request as the simulator sees it: the core's own object, with what only the client and the worker know."""
+"""A request in the simulator: the core's object with the fields of client and worker."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from services.core.request import Request, Stage
 
 if TYPE_CHECKING:
     from loadtests.simulator.clients import Tenant
-    from loadtests.simulator.plan import Asks
+    from loadtests.simulator.plan import ClosedLoop
     from loadtests.simulator.tally import Account
     from loadtests.simulator.workers import Worker
 
-# Where a job stands for the simulation; `stage` is the policy's own.
+# `Job.state`. The policy has its own `stage`.
 OFFERED, WAITING, RUNNING, OVER = range(4)
 
 
 class Job(Request):
-    """One attempt at one answer. It goes through the policy as it is: no copies."""
+    """One attempt of a request. The policy gets this object itself, not a copy."""
 
     __slots__ = (
         "account",
@@ -52,44 +52,44 @@ class Job(Request):
     )
 
     natural_tokens: int
-    """How long the answer would be if nobody cut it. Policies must not look."""
+    """Length of the answer without a limit. Policies must not read it."""
     asker: Tenant
     account: Account
-    """Where it is counted: its tenant's, or one that nobody reads when it is outside the counting window."""
+    """The tenant's, or the simulation's own for arrivals outside the counting window."""
     question: int
-    """The number of its first attempt."""
+    """Number of the first attempt."""
     attempt: int
     first_arrived_at: float
     forecast: Sequence[float]
-    """What its policy predicts of its wait, if it does."""
+    """The wait that the policy predicts, at each of its quantiles, in seconds."""
     leaves_at: float
     """When the client gives up."""
-    loop: Asks | None
+    loop: ClosedLoop | None
     client: int
-    """In a closed loop, which client asks."""
+    """Number of the client in its closed loop."""
     obeys: bool
-    """It comes when a retry hint said."""
+    """Whether this attempt waited for a retry hint."""
     obeyed: int
-    """How many retry hints have been obeyed for it so far."""
+    """Retry hints obeyed so far, over all attempts."""
     worker: Worker | None
     worker_prompt: int
     worker_tokens: int
-    """What it asks of its worker: prompt and retrieved context, and the answer as long as it will get."""
+    """Tokens on its worker: prompt with retrieved context, and the answer's final length."""
     ran_from: float
     ran_until: float
     tokens_done: int
-    """Of its answer, when it came off its worker."""
+    """Completion tokens when it left its worker."""
     used_s: float
-    """Slot-seconds that it took of its worker, between these two."""
+    """Slot-seconds between `ran_from` and `ran_until`."""
     pace_s: float
     read_at: float
     share_from_s: float
     stops_at_step: int
-    """The worker's own notes."""
+    """State of the worker."""
     stopped: Outcome | None
-    """Why its worker was told to stop."""
+    """Why it was stopped on its worker."""
     ended: bool
-    """The client has its answer, or has given up. A worker may still be at it, for nobody."""
+    """The client has its answer or has given up. A worker may still work on it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Job(Request):
         deadline_s: float,
         patience_s: float,
     ) -> None:
-        # Written out, field by field: a job is made for every simulated request, refused ones included.
+        # Field by field, for speed: every simulated request makes a job, rejected ones too.
         self.id = self.question = number
         self.tenant = asker.name
         self.arrived_at = self.first_arrived_at = arrived_at
@@ -138,18 +138,16 @@ class Job(Request):
         self.state = OFFERED
 
     def wait(self) -> None:
-        """It was admitted, so a worker may follow. Most are not, at ten times capacity."""
+        """Admitted. Sets the fields that only admitted jobs need, because most jobs of an overload are rejected."""
         self.state = WAITING
         self.worker = self.stopped = None
         self.ran_from = self.ran_until = self.used_s = 0.0
         self.tokens_done = 0
 
     def generated(self, now: float) -> int:
-        """Tokens of the answer so far, as a client that reads the stream sees them."""
         return self.worker.generated(now, self) if self.worker is not None else 0
 
     def again(self, number: int, now: float, *, keeps_deadline: bool, obeys: bool) -> Job:
-        """The same question, asked once more."""
         deadline_s = self.deadline - (now if keeps_deadline else self.arrived_at)
         patience_s = self.leaves_at - (now if keeps_deadline else self.arrived_at)
         sizes = self.prompt_tokens, self.context_tokens, self.natural_tokens

@@ -1,7 +1,4 @@
-"""The figures of the table of promises, by name: each is read off a run that was watched closely.
-
-A figure is given the arguments that the table names.
-"""
+"""The figures of promises.yaml by name, computed from a run and the arguments under `given`."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from loadtests.simulator.readings import READ, members, share_on_time
 from loadtests.simulator.watching import STEP_S, Cohorts, Seen, within
 
 FOR_S = 5.0
-"""Back means back for so long."""
+"""How long the on-time share must stay up after a recovery, in seconds."""
 
 
 class Metric(NamedTuple):
-    """What a figure is called, with its arguments in braces; its unit; and how it is read."""
+    """Its words with arguments in braces, its unit, and its function."""
 
     words: str
     unit: str
@@ -26,51 +23,49 @@ class Metric(NamedTuple):
 
 
 def coverage_error(seen: Seen, quantile: float) -> float | None:
-    told = seen.predictions.told()
-    return abs(told.shares[quantile] - quantile) if told else None
+    coverage = seen.predictions.coverage()
+    return abs(coverage.shares[quantile] - quantile) if coverage else None
 
 
 def regret(seen: Seen) -> float | None:
-    """What the oracle would have served more, as a share of what it would have served."""
+    """The oracle's work less the policy's, as a share of the oracle's. See oracle.py."""
     report = seen.report
     best = best_work(seen.ends.asked, report.capacity.cost_per_s)
     return (best - report.goodput_cost_per_s * report.window_s) / best if best else None
 
 
 def gap_to_bound(seen: Seen) -> float | None:
-    """Gap over Q + (Cmax + I_f) / w_f + (Cmax + I_g) / w_g."""
+    """The gap over Q + (Cmax + I_f) / w_f + (Cmax + I_g) / w_g, I being the most that was in flight."""
     fairness, inflight = seen.report.fairness, seen.inflight
     if fairness.gap_cost is None or not inflight.quantum:
         return None
     weights = {tenant.name: tenant.weight for tenant in seen.report.tenants}
     pair = fairness.gap_pair or ()
-    shares = sum((fairness.largest_cost + inflight.most.get(name, 0.0)) / weights[name] for name in pair)
+    shares = sum((fairness.largest_cost + inflight.largest.get(name, 0.0)) / weights[name] for name in pair)
     return fairness.gap_cost / (inflight.quantum + shares)
 
 
 def gap_to_vtc_bound(seen: Seen) -> float | None:
-    """Gap over 2 * max(w_p * L_input, w_q * M), M being all slots' tokens with the longest answers allowed."""
-    most_tokens = max(group.max_tokens for group in seen.scenario.tenants)
+    """The gap over 2 * max(w_p * L_input, w_q * M), M being the largest `max_tokens` in all slots."""
+    max_tokens = max(group.max_tokens for group in seen.scenario.tenants)
     prompt = seen.weights.cost(seen.ends.longest_prompt, 0)
-    batch = seen.weights.cost(0, most_tokens * seen.report.capacity.slots)
+    batch = seen.weights.cost(0, max_tokens * seen.report.capacity.slots)
     gap = seen.report.fairness.gap_cost
     return None if gap is None else gap / (2 * max(prompt, batch))
 
 
 def group_on_time(seen: Seen, of: str) -> float | None:
-    """Of what all tenants of a group asked for together."""
     group = next(each for each in seen.scenario.tenants if each.name == of)
     return share_on_time(members(seen.report, group))
 
 
 def group_p95_ms(seen: Seen, of: str) -> float | None:
-    """Of the answers to all tenants of a group together."""
     latencies = sorted(seen.ends.latencies_s.get(of, ()))
     return 1000 * latencies[min(len(latencies) - 1, int(0.95 * len(latencies)))] if latencies else None
 
 
 def back_after_s(cohorts: Cohorts, before: Sequence[float], from_s: float, share: float, span_s: float) -> float:
-    """Seconds from `from_s` until spans of arrivals are on time as often as `share` of before, for FOR_S."""
+    """Seconds from `from_s` until arrivals in `span_s` have `share` of the earlier on-time share, for FOR_S."""
     usual = cohorts.share_on_time(*before) or 0.0
     good_for, at = 0.0, from_s
     while at + span_s <= cohorts.until_s - 3.0 and good_for < FOR_S:
@@ -81,12 +76,11 @@ def back_after_s(cohorts: Cohorts, before: Sequence[float], from_s: float, share
 
 
 def back_after(seen: Seen, deadline_s: float, **given: Any) -> float:
-    """In deadlines."""
     return back_after_s(seen.ends.cohorts, **given) / deadline_s
 
 
 def after_over_before(seen: Seen, before: Sequence[float], from_s: float) -> float | None:
-    """The share on time of what arrived from then on, over what it was before."""
+    """The on-time share of arrivals from `from_s` on, over the share before."""
     cohorts = seen.ends.cohorts
     usual, after = cohorts.share_on_time(*before), cohorts.share_on_time(from_s, cohorts.until_s - 3.0)
     return after / usual if usual and after is not None else None
@@ -101,7 +95,7 @@ def level_changes_per_min(seen: Seen, from_s: float, until_s: float) -> float | 
 
 
 def full_quality_after_s(seen: Seen, from_s: float) -> float | None:
-    """Until the last second in which anything was admitted below full quality."""
+    """Seconds from `from_s` to the end of the last bucket with an admission below full quality."""
     series = seen.report.series
     degraded = [(place + 1) * series.bucket_s for place, level in enumerate(series.level) if level]
     return max(0.0, max(degraded, default=0.0) - from_s) if seen.is_weir else None
@@ -121,11 +115,11 @@ METRICS: Mapping[str, Metric] = {
     "full_quality_after_s": Metric("full quality again after", "s", full_quality_after_s),
 }
 OF: Mapping[str, Callable[[Seen, str], float | None]] = {"on_time": group_on_time, "answers_p95_ms": group_p95_ms}
-"""Of a group of tenants."""
+"""Figures of a group of tenants."""
 
 
 def metric(figure: str, of: str | None) -> Metric:
-    """The figure of all, or of a group. Raises KeyError for one that there is not."""
+    """The figure, of all tenants or of the group `of`. Raises KeyError for an unknown figure."""
     if figure in METRICS:
         return METRICS[figure]
     words, unit = FIGURES[figure]

@@ -1,12 +1,10 @@
-"""What could have been served by one who knew everything: an upper bound, to measure regret against.
+"""An upper bound on useful work, by a scheduler that knows every arrival, length and deadline. Regret is against it.
 
-The oracle knows every arrival, length and deadline. It leaves out what could not be on time on an empty worker. The
-rest it serves as a fluid, at the capacity that was measured in the same run, earliest deadline first; what it has
-done of a request by the deadline counts, even where that is a part. A fluid can be cut and handed over at no cost, so
-no schedule on slots can have more (earliest deadline first leaves the least undone: Dertouzos 1974). Under steady
-overload this is capacity times time.
+The oracle skips requests that could not be on time on an empty worker. It serves the rest as a fluid, earliest deadline
+first, at the capacity measured in the same run; work done before the deadline counts even if the request is not
+complete. No schedule on slots does more (Dertouzos 1974). Under steady overload this is capacity times time.
 
-Work is cost: tokens of prompts and answers, weighted by the worker time that they take.
+Work is cost: tokens of prompts and answers, weighted by worker time.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ class Asked:
     deadline: float
     cost: float
     least_s: float
-    """How long it takes on an empty worker."""
+    """Service time on an empty worker."""
     counts: bool
 
 
 def best_work(asked: Iterable[Asked], cost_per_s: float) -> float:
-    """The most work that counts and could be on time."""
+    """The most cost of counted requests that can be done in time."""
     waiting: list[tuple[float, int, list[float], bool]] = []
     now, done = 0.0, 0.0
     for number, each in enumerate(sorted(asked, key=lambda each: each.arrived_at)):
@@ -41,7 +39,7 @@ def best_work(asked: Iterable[Asked], cost_per_s: float) -> float:
 
 
 def _serve(waiting: list[tuple[float, int, list[float], bool]], now: float, until: float, cost_per_s: float) -> float:
-    """Work until then; what counts of it."""
+    """Serve until `until`. Returns the counted cost."""
     done = 0.0
     while waiting and now < until:
         deadline, _, left, counts = waiting[0]

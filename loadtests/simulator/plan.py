@@ -1,9 +1,8 @@
-"""Who asks what and when: decided by the scenario and its seed alone, so that it is the same for every policy.
+"""The arrivals of a scenario, from its seed alone: the same for every policy.
 
-Each group (each tenant, where bursts are its own) has a generator of its own, seeded by its name. Policies and workers
-draw from others. Requests are made a stretch of time at a time: ten million of them never stand in memory at once.
-
-A rate that changes is handled by time rescaling: gaps are drawn at rate 1 and stretched by the cumulative rate.
+Each group (each tenant, for gamma arrivals) has its own random generator, seeded by its name; policies and workers have
+others. Requests are made chunk by chunk, so memory does not grow with their number. Changing rates use time rescaling:
+gaps are drawn at rate 1 and stretched by the cumulative rate.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from loadtests.simulator.job import Job
 from loadtests.simulator.tally import Account
 
 CHUNK_REQUESTS = 8192
-MOST_ACCOUNTS = 200
+MAX_ACCOUNTS = 200
 _by_arrival = attrgetter("arrived_at")
 
 Number = Callable[[], int]
 
 
 def rates(arrivals: Open, rate_per_s: float) -> Iterator[tuple[float, float]]:
-    """(until second, requests per second), piece by piece, for ever."""
+    """Endless pieces of (until second, requests per second)."""
     at = 0.0
     for until, times in _halves(arrivals):
         while at < until:
@@ -41,7 +40,7 @@ def rates(arrivals: Open, rate_per_s: float) -> Iterator[tuple[float, float]]:
 
 
 def _halves(arrivals: Open) -> Iterator[tuple[float, float]]:
-    """(until second, times the mean rate): on and off in turn; or all the same."""
+    """Pieces of (until second, times the mean rate): on and off in turn, or one without end."""
     if not isinstance(arrivals, OnOff):
         yield math.inf, 1.0
         return
@@ -52,7 +51,7 @@ def _halves(arrivals: Open) -> Iterator[tuple[float, float]]:
 
 
 def _phase(arrivals: Open, at: float) -> tuple[float, float]:
-    """(until second, times the usual rate) of what `at` is in."""
+    """(until second, times the usual rate) of the piece that `at` is in."""
     for phase in arrivals.phases:
         if at < phase.from_s:
             return phase.from_s, 1.0
@@ -62,7 +61,7 @@ def _phase(arrivals: Open, at: float) -> tuple[float, float]:
 
 
 class Stream:
-    """Open arrivals of one or several tenants at a rate. Several share one Poisson stream: each gets its thinning."""
+    """Open arrivals at a rate. Several tenants share one stream; each arrival draws its tenant."""
 
     __slots__ = ("_at", "_chance", "_gap", "_pieces", "_rate", "_sizes", "_tenants", "_until")
 
@@ -85,7 +84,7 @@ class Stream:
         self._at += gap / self._rate
 
     def fill(self, until: float, jobs: list[Job], number: Number) -> None:
-        """Add the requests before `until`."""
+        """Append the requests before `until`."""
         tenants, sizes, gap = self._tenants, self._sizes.job, self._gap
         several, draw = len(tenants), self._chance.random
         while self._at < until:
@@ -95,7 +94,7 @@ class Stream:
 
 
 def _gaps(arrivals: Open, chance: Random) -> Sampler:
-    """Gaps with mean 1."""
+    """Draws gaps with mean 1."""
     if isinstance(arrivals, Gamma):
         shape, gamma = arrivals.cv**-2, chance.gammavariate
         scale = 1.0 / shape
@@ -104,8 +103,6 @@ def _gaps(arrivals: Open, chance: Random) -> Sampler:
 
 
 class Replay:
-    """A trace, at its speed."""
-
     __slots__ = ("_due", "_rest", "_scale", "_sizes", "_tenants")
 
     def __init__(self, trace: Trace, part: Part, tenants: Mapping[str, Tenant], sizes: Sizes, speed: float) -> None:
@@ -116,7 +113,7 @@ class Replay:
         self._due = next(self._rest, None)
 
     def fill(self, until: float, jobs: list[Job], number: Number) -> None:
-        """Add the requests before `until`."""
+        """Append the requests before `until`."""
         scale = self._scale
         while self._due is not None:
             at, row = self._due
@@ -127,41 +124,37 @@ class Replay:
             self._due = next(self._rest, None)
 
 
-class Asks(Protocol):
-    """Clients in a closed loop."""
-
+class ClosedLoop(Protocol):
     clients: int
 
     def think(self) -> float:
-        """Seconds until a client asks again."""
+        """Draws the seconds until a client's next request."""
         ...
 
-    def there(self, client: int, at: float) -> float:
-        """When this client is there next, from `at` on; infinity if never again."""
+    def next_active(self, client: int, at: float) -> float:
+        """When this client is next active, from `at` on; infinity for never."""
         ...
 
     def draw(self, number: int, client: int, now: float) -> Job:
-        """What this client asks now."""
+        """The client's next request."""
         ...
 
 
-class Arrives(Protocol):
-    """What a simulation needs of a plan."""
-
+class ArrivalPlan(Protocol):
     tenants: list[Tenant]
     accounts: dict[str, Account]
-    loops: list[Asks]
+    loops: list[ClosedLoop]
     chunk_s: float
     number: Number
-    """Gives a number that no other request of this run has."""
+    """Returns a number that is unique in the run."""
 
     def until(self, until: float) -> list[Job]:
-        """The open arrivals before `until` that were not given yet, in order."""
+        """The next open arrivals, those before `until`, in order."""
         ...
 
 
 class Loop:
-    """A closed group: each client's next request is drawn when it asks."""
+    """A closed group; requests are drawn when they arrive."""
 
     __slots__ = ("_arrivals", "_think", "clients", "sizes", "tenants")
 
@@ -176,7 +169,7 @@ class Loop:
     def think(self) -> float:
         return self._think()
 
-    def there(self, client: int, at: float) -> float:
+    def next_active(self, client: int, at: float) -> float:
         arrivals = self._arrivals
         if not arrivals.phases:
             return at
@@ -188,18 +181,18 @@ class Loop:
 
 
 class Plan:
-    """All arrivals of a scenario, made chunk by chunk; its tenants, and their accounts."""
+    """All arrivals of a scenario, its tenants and their accounts."""
 
     def __init__(
         self, scenario: Scenario, group_rates: Mapping[str, float], *, seed: int, choice: PolicyChoice | None = None
     ) -> None:
         self.tenants: list[Tenant] = []
         self.accounts: dict[str, Account] = {}
-        self.loops: list[Asks] = []
+        self.loops: list[ClosedLoop] = []
         self._streams: list[Stream | Replay] = []
         self.number = count(1).__next__
         self._choice = choice
-        self._detailed = scenario.tenant_count <= MOST_ACCOUNTS
+        self._detailed = scenario.tenant_count <= MAX_ACCOUNTS
         for group in scenario.tenants:
             self._add(group, group_rates.get(group.name, 0.0), f"{seed}/{group.name}")
         total = sum(group_rates.values())

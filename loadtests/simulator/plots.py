@@ -1,7 +1,6 @@
-"""The shapes of plots, as plain numbers, and how each is drawn. What each shows is decided in figures.py.
+"""The kinds of plots, and how each is drawn; figures.py fills them with data.
 
-Everything is drawn with matplotlib's objects and its Agg canvas: no window, no global state, so that processes and
-tests may draw side by side.
+Uses matplotlib's objects and the Agg canvas: no window and no global state, so processes can draw in parallel.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ POINT = 1 / 72
 LABEL_GAP_PT = 13.0
 DOTS = (0, (1.5, 2.5))
 NAMES_START = 1.035
-LEAST_TICK_GAP = 0.05  # of the axis
+MIN_TICK_GAP = 0.05  # of the axis
 
 
 class Curve(NamedTuple):
-    """One line; a None breaks it."""
+    """One line; None leaves a gap."""
 
     label: str
     xs: tuple[float, ...]
@@ -36,7 +35,7 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A stretch of time in which something is different."""
+    """An interval to mark, in seconds."""
 
     start: float
     end: float
@@ -45,22 +44,18 @@ class Band(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A horizontal line to compare with."""
-
     y: float
     label: str
 
 
 class Panel(NamedTuple):
-    """One policy's small chart."""
-
     policy: str
     curves: tuple[Curve, ...]
     remark: str
 
 
 class Bar(NamedTuple):
-    """A policy's share of the workers' time: useful, wasted; the rest was idle."""
+    """Shares of worker time: useful, wasted; the rest is idle."""
 
     policy: str
     useful: float
@@ -69,15 +64,12 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What every plot has."""
-
     name: str
     question: str
     note: str
     x_label: str
 
     def draw(self, theme: Theme) -> Figure:
-        """In the colours of a theme."""
         raise NotImplementedError
 
 
@@ -91,12 +83,11 @@ class Chart(Shape):
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
     loads: tuple[float, ...] = ()
-    """Over loads rather than over time: a logarithmic axis with these ticks."""
+    """Ticks of a logarithmic x axis of loads; empty for an x axis of time."""
     times: tuple[float, ...] = ()
-    """Over times on the y axis, logarithmic, with these ticks in seconds."""
+    """Ticks of a logarithmic y axis, in seconds; empty for a linear one."""
 
     def draw(self, theme: Theme) -> Figure:
-        """See `Shape`."""
         figure, (axes,) = sheet()
         headline(figure, theme, self.question, self.note)
         drawn = strokes([curve.label for curve in self.curves], theme)
@@ -114,13 +105,12 @@ class Chart(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Panels(Shape):
-    """The same chart for a few policies, side by side, on the same axes."""
+    """A small chart for each of a few policies, with the same axes."""
 
     y_label: str
     panels: tuple[Panel, ...]
 
     def draw(self, theme: Theme) -> Figure:
-        """See `Shape`."""
         figure, panes = sheet(len(self.panels), right=0.88)
         headline(figure, theme, self.question, self.note)
         panes[0].set_ylabel(self.y_label)
@@ -140,12 +130,9 @@ class Panels(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Bars(Shape):
-    """A bar for every policy."""
-
     bars: tuple[Bar, ...]
 
     def draw(self, theme: Theme) -> Figure:
-        """See `Shape`."""
         figure, (axes,) = sheet(left=0.235, right=0.97, height_in=1.75 + 0.36 * len(self.bars))
         headline(figure, theme, self.question, self.note)
         for row, bar in enumerate(self.bars):
@@ -168,7 +155,7 @@ class Bars(Shape):
 
 
 def draw(charts: Sequence[Shape], folder: Path, prefix: str) -> Iterator[Path]:
-    """Write each chart as PNG and SVG, and once more as an SVG for dark pages: `burst-waste.svg`, ..."""
+    """Write each chart as PNG, SVG and SVG for dark pages. Yields the paths (`burst-waste.svg`, ...)."""
     for chart in charts:
         yield from save(chart.draw, folder / f"{prefix}-{chart.name}", png=folder)
 
@@ -177,7 +164,7 @@ def draw(charts: Sequence[Shape], folder: Path, prefix: str) -> Iterator[Path]:
 
 
 def _lifted(curve: Curve, chart: Chart) -> Curve:
-    """A logarithmic axis has no zero: what is below its lowest tick is drawn on it."""
+    """Raises values to the lowest tick: a logarithmic axis has no zero."""
     if not chart.times:
         return curve
     return curve._replace(ys=tuple(y if y is None else max(y, chart.times[0]) for y in curve.ys))
@@ -209,11 +196,11 @@ def _x_axis(axes: Axes, chart: Chart) -> None:
 
 
 def _uncrowded(loads: Sequence[float]) -> list[str]:
-    """Names of the loads, without those that would touch another on a logarithmic axis; 1x and the ends stay."""
+    """The tick labels, without those that would overlap; 1x and the ends stay."""
     span = math.log(max(loads) / min(loads)) or 1.0
     kept: list[float] = []
     for load in sorted(loads, key=lambda load: (load != 1.0, load not in (min(loads), max(loads)), load)):
-        if all(abs(math.log(load / other)) >= LEAST_TICK_GAP * span for other in kept):
+        if all(abs(math.log(load / other)) >= MIN_TICK_GAP * span for other in kept):
             kept.append(load)
     return [load_name(load) if load in kept else "" for load in loads]
 
@@ -243,7 +230,6 @@ def _ticks(chart: Chart) -> list[str]:
 
 
 def _compare_with(axes: Axes, chart: Chart, theme: Theme) -> None:
-    """The stretches in which something is different, and the lines to measure against."""
     for band in chart.bands:
         axes.axvspan(band.start, band.end, color=theme.quiet, alpha=0.13, linewidth=0, zorder=0)
         place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
@@ -256,7 +242,7 @@ def _compare_with(axes: Axes, chart: Chart, theme: Theme) -> None:
 
 
 def _name_lines(axes: Axes, named: Sequence[tuple[Curve, Stroke]]) -> None:
-    """Each line's name beside its right end. Names that would touch move apart, and a thin line says whose they are."""
+    """Writes each line's name at its right end. Overlapping names move apart, with a thin line to the curve."""
     gap = LABEL_GAP_PT * POINT / _height_in(axes)
     ends = [_end(axes, curve) for curve, _ in named]
     places = spread([0.0 if end is None else end for end in ends], gap, 0.0, 1.0)
@@ -278,7 +264,7 @@ def _name_lines(axes: Axes, named: Sequence[tuple[Curve, Stroke]]) -> None:
 
 
 def _end(axes: Axes, curve: Curve) -> float | None:
-    """Where a line ends, as a fraction of the height of the axes; None if it has ended before."""
+    """Height of the line's end as a fraction of the axes; None if the last value is missing."""
     last = curve.ys[-1]
     if last is None:
         return None
@@ -331,7 +317,7 @@ def _tenant_stroke(index: int, theme: Theme) -> Stroke:
 
 
 def _bar_words(axes: Axes, row: int, bar: Bar, theme: Theme) -> None:
-    """What was useful stands in its bar, what was wasted behind the end."""
+    """Writes the useful share into the bar and the wasted share behind it."""
     wasted = bar.wasted / (bar.useful + bar.wasted) if bar.useful + bar.wasted else 0.0
     if bar.useful > 0.2:
         axes.text(0.012, row, f"{share(bar.useful)} useful", va="center", fontsize=SMALL_PT, color=theme.paper)

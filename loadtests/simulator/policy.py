@@ -1,9 +1,8 @@
-"""What a scheduling policy must answer for the simulator to drive it. All calls take `now`; none blocks.
+"""The interface of a scheduling policy. All times are simulated seconds; no call blocks.
 
-The engine promises: `next` is called only while a place on a worker is free and the policy holds jobs; each job that
-`next` starts gets exactly one `finish`, whatever becomes of it; `leave` comes only for jobs that wait. A policy that
-`cancels` must not start a job after its `leave`, and the engine stops its running jobs when the client leaves or the
-deadline passes. One that does not cancel never learns: it may start a job for nobody, and that work is waste.
+The simulation calls `next` only while a place is free and jobs wait, `finish` exactly once for each started job, and
+`leave` only for waiting jobs. A policy that `cancels` must not start a job after its `leave`; the simulation stops its
+running jobs when the client leaves or the deadline passes. Other policies may start jobs whose client has left.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from services.core.outcome import Outcome
 
 
 class Refusal(Protocol):
-    """No, why, and when to come back. Weir's own refusals are ones."""
+    """Outcome and retry hint of a rejection. The core's `Rejection` is one."""
 
     @property
     def outcome(self) -> Outcome: ...
@@ -26,55 +25,53 @@ class Refusal(Protocol):
 
 
 class No(NamedTuple):
-    """The baselines' refusal."""
-
     outcome: Outcome
     retry_hint_s: float | None = None
 
 
 class Policy:
-    """A scheduler and its admission. Of itself it expires nothing, learns nothing, predicts nothing, never degrades."""
+    """Scheduling and admission. By default it expires nothing, predicts nothing and never degrades."""
 
     cancels = False
-    """Whether it wants to know of clients that have left, and of deadlines that have passed."""
+    """Whether jobs end when their client leaves or their deadline passes."""
     quantiles: Sequence[float] = ()
-    """Of the wait, that it predicts at the door; none if it does not."""
+    """The quantiles of the wait that it predicts at admission."""
     context_shares: Sequence[float] = (1.0,)
-    """Share of the retrieved context that is sent, by level."""
+    """Share of the retrieved context that is sent, by degradation level."""
 
     @property
     def level_changes(self) -> int:
-        """How often it changed a degradation level so far."""
+        """Changes of degradation levels so far."""
         return 0
 
     def offer(self, now: float, job: Job) -> Refusal | None:
-        """Take it in (None), or refuse it."""
+        """None for an admitted job."""
         raise NotImplementedError
 
     def next(self, now: float) -> tuple[Job | None, Sequence[Job]]:
-        """The job to start now, and those that were dropped on the way to it."""
+        """The job to start now, and the jobs dropped before it."""
         raise NotImplementedError
 
     def expire(self, now: float) -> Sequence[Job]:
-        """Drop what can no longer make it. Called at `wakes_at`."""
+        """Drop jobs that can no longer be on time. Called at `wakes_at`."""
         return ()
 
     def wakes_at(self) -> float:
-        """When `expire` has something to do next; infinity for never."""
+        """When to call `expire` next; infinity for never."""
         return math.inf
 
     def leave(self, now: float, job: Job) -> None:
-        """Its client left, or its deadline passed, while it waited."""
+        """The client left, or the deadline passed, while the job waited."""
 
     def first_token(self, now: float, job: Job) -> None:
-        """The first token of its answer has come: its prompt is read."""
+        """The job's first completion token arrived."""
 
     def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:
-        """Its place is free again."""
+        """The job's place is free."""
 
     def capacity(self, now: float, slots: int) -> None:
-        """How many places there are from now on."""
+        """The number of places changed."""
 
     def predicted(self, job: Job) -> Sequence[float]:
-        """The wait that was predicted when it was admitted, at each of `quantiles`, in seconds."""
+        """The wait predicted at admission, at each of `quantiles`, in seconds."""
         return ()

@@ -1,7 +1,7 @@
-"""Were the predicted waits honest? Of the waits that a policy put below its q-quantile, a share q should be.
+"""Coverage of predicted waits: a share q of the waits should be below the predicted q-quantile.
 
-A job that was dropped while it waited has a wait that nobody knows, but at least what had passed. Where that is
-already above the prediction it counts as above; else it tells nothing, and is left out.
+The wait of a dropped job is unknown, but longer than its time in the queue. If that is above every predicted quantile,
+the job counts as above; otherwise it is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Predictions:
     __slots__ = ("_below", "_count", "_from_s", "_policy", "_quantiles", "_until_s")
 
     def __init__(self, policy: Policy, from_s: float = 0.0, until_s: float = inf) -> None:
-        """Of what arrives between the two; of everything by default."""
+        """Counts jobs that arrive between the two times."""
         self._policy = policy
         self._from_s, self._until_s = from_s, until_s
         self._quantiles = tuple(policy.quantiles)
@@ -27,7 +27,7 @@ class Predictions:
         self._count = 0
 
     def started(self, now: float, job: Job) -> None:
-        """It is on its way to a worker: what was predicted is over. (Its slot may still be a step or a line away.)"""
+        """The policy started the job. (It may still wait at its worker, which no prediction covers.)"""
         if not self._counts(job):
             return
         wait_s = now - job.arrived_at
@@ -36,14 +36,14 @@ class Predictions:
             self._below[place] += wait_s <= predicted_s
 
     def gave_up(self, now: float, job: Job) -> None:
-        """It waited in vain."""
+        """The job was dropped from the queue."""
         if self._counts(job) and now - job.arrived_at > max(self._policy.predicted(job)):
             self._count += 1
 
     def _counts(self, job: Job) -> bool:
         return bool(self._quantiles) and self._from_s <= job.arrived_at < self._until_s
 
-    def told(self) -> Coverage | None:
+    def coverage(self) -> Coverage | None:
         if not self._count:
             return None
         return Coverage(self._count, {q: n / self._count for q, n in zip(self._quantiles, self._below, strict=True)})

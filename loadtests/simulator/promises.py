@@ -1,7 +1,4 @@
-"""What Weir is held to in the simulator, beside what other policies do: `promises.yaml`, read, played and judged.
-
-Played is what each case came to: values by policy and figure, one a seed. Figures are made of these values alone.
-"""
+"""The targets of promises.yaml: parsed, run with every policy, and judged by the worst seed."""
 
 from __future__ import annotations
 
@@ -38,32 +35,30 @@ TABLE = Path(__file__).with_name("promises.yaml")
 REPLAYED_S = 600.0
 
 Values = dict[str, list[float | None]]
-"""By figure, one a seed."""
+"""By figure, a value per seed."""
 Played = Mapping[str, Mapping[str, Values]]
 """By case and policy."""
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One situation that policies are put into."""
+    """A scenario with changes, and the policies to run in it."""
 
     name: str
     scenario: str
     duration_s: float
     load: float | None = None
     sets: tuple[str, ...] = ()
-    """Changes, as `--set` takes them."""
+    """Changes in the form of `--set`."""
     without: tuple[str, ...] = ()
-    """Tenants left out: to see the others alone."""
+    """Groups of tenants to leave out."""
     policies: tuple[str, ...] = ("all",)
     trace: str | None = None
 
     @property
     def compared(self) -> list[str]:
-        """The policies, by name."""
         return [name for each in self.policies for name in NAMED.get(each, (each,))]
 
     def at(self, seed: int) -> Scenario:
-        """What to simulate."""
         sets = (*COUNTED, f"duration_s={self.duration_s:g}", *self.sets)
         path = find(self.scenario)
         raw = changed(load_raw(path), Changes(sets=sets, trace=Path(self.trace) if self.trace else None))
@@ -75,7 +70,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def command(self) -> str:
-        """How to see it with `weir simulate`, but for tenants left out."""
+        """The command that runs it, except for `without`."""
         parts = ["weir simulate", self.scenario, f"--duration {self.duration_s:g}"]
         parts += [f"--load {self.load:g}"] if self.load is not None else []
         parts += [f"--trace {Path(self.trace).name}"] if self.trace is not None else []
@@ -83,7 +78,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure with its bound, of several cases and policies. The table says what each field does."""
+    """A figure with its bound, for several cases and policies. promises.yaml explains the fields."""
 
     figure: str
     cases: tuple[str, ...]
@@ -104,24 +99,23 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """Under which its values are kept."""
         words = [self.figure, *([f"of={self.of}"] if self.of else []), *(f"{k}={v}" for k, v in self.given.items())]
         return " ".join(words)
 
     @property
     def compares(self) -> bool:
-        """Whether it is held against another case or policy."""
+        """Whether it is relative to another case or policy."""
         return bool(self.less or self.over or self.over_policy)
 
     @property
     def wants_high(self) -> bool:
-        """Whether the lowest seed is the worst one."""
+        """Whether the lowest value is the worst."""
         return self.higher or self.at_least is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One figure of the page: a line, of these cases, and whose value is held against the bound."""
+    """One figure of the page: a line, its cases, and the policy that is judged."""
 
     line: Line
     cases: tuple[str, ...]
@@ -129,7 +123,6 @@ class Promise:
 
     @property
     def read(self) -> list[str]:
-        """The cases that it needs."""
         return [*self.cases, *(each for each in (self.line.less, self.line.over) if each)]
 
     @property
@@ -142,11 +135,11 @@ class Promise:
 
     @property
     def unit(self) -> str:
-        """A quotient has none."""
+        """Empty for quotients."""
         return "" if self.line.over or self.line.over_policy else self.line.metric.unit
 
     def values(self, played: Played, policy: str) -> list[float]:
-        """One a seed; fewer where there was nothing to measure."""
+        """A value per seed; fewer where a seed has none."""
         line = self.line
         found = [values for case in self.cases if (values := self._of(played, case, policy))]
         mine = [max((value for value in seed if value is not None), default=None) for seed in zip(*found, strict=True)]
@@ -160,18 +153,17 @@ class Promise:
         return played.get(case, {}).get(policy, {}).get(self.line.key, [])
 
     def worst(self, values: Sequence[float]) -> float:
-        """The seed that decides; no number where there is none, which holds nothing."""
+        """The worst seed's value; NaN without values, which misses every target."""
         return (min if self.line.wants_high else max)(values, default=math.nan)
 
     def figure(self, played: Played) -> Figure:
-        """By the worst seed."""
         line = self.line
         target = line.at_most if line.at_least is None else line.at_least
         worst = self.worst(self.values(played, self.judged))
         return Figure(self.name, worst, self.unit, target, at_least=line.at_least is not None)
 
     def told(self, played: Played, policy: str) -> str:
-        """The median of the seeds, and the worst in brackets where it differs."""
+        """`MEDIAN (WORST)` of the seeds; one number where both look the same."""
         values = self.values(played, policy)
         if not values:
             return "–"
@@ -180,7 +172,7 @@ class Promise:
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What belongs together, and how its figures are computed."""
+    """A group of figures and how they are computed."""
 
     title: str
     how: str
@@ -188,18 +180,15 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
-
     cases: tuple[Case, ...]
     groups: dict[str, tuple[str, ...]]
     promises: tuple[Row, ...]
 
     def case(self, name: str) -> Case:
-        """Raises KeyError for one that there is not."""
+        """Raises KeyError for an unknown name."""
         return {case.name: case for case in self.cases}[name]
 
     def of(self, row: Row) -> Iterator[Promise]:
-        """The figures of a row, one after the other."""
         for line in row.figures:
             names = tuple(self._cases(line.cases))
             for some in [names] if line.worst else [(name,) for name in names]:
@@ -210,31 +199,30 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield from self._cases(self.groups[name]) if name in self.groups else (name,)
 
     def lines(self, case: str) -> list[Line]:
-        """Those that read this case."""
+        """The lines that read this case, one per key."""
         found = {each.line.key: each.line for row in self.promises for each in self.of(row) if case in each.read}
         return list(found.values())
 
     def also(self, names: Iterable[str]) -> Table:
-        """What holds of every kind of traffic holds of these cases too: of replays."""
+        """The table with these cases added to the groups `known` and `learned`."""
         more = tuple(names)
         groups = {name: (*of, *more) if name in ("known", "learned") else of for name, of in self.groups.items()}
         return msgspec.structs.replace(self, groups=groups)
 
 
 def replay(trace: Path) -> Case:
-    """Ten minutes of a trace, as the scenario of its kind plays it."""
+    """Ten minutes of a trace, in the scenario for its format."""
     scenario = "servegen" if "servegen" in trace.name else "azure_code"
     return Case(f"replay of {trace.stem}", scenario, REPLAYED_S, trace=str(trace))
 
 
 @cache
 def table() -> Table:
-    """As it stands in promises.yaml."""
     return msgspec.convert(yaml.safe_load(TABLE.read_text(encoding="utf-8")), Table)
 
 
 def play(made: Table, case: Case, jobs: int) -> dict[str, Values]:
-    """Every policy with every seed: what the table reads of this case."""
+    """Run a case with every policy and seed. Returns the values by policy."""
     runs = [Run(case.at(seed), CHOICES[policy], None) for policy in case.compared for seed in SEEDS]
     found = iter(spread(runs, jobs, None, partial(_values, made.lines(case.name))))
     return {policy: _by_figure([next(found) for _ in SEEDS]) for policy in case.compared}

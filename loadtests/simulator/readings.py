@@ -1,4 +1,4 @@
-"""Figures that are read off the report of any run: those that a scenario's file may set a bound for, and a few more."""
+"""Figures of a report, by name; scenarios and promises.yaml set targets for some of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ Read = Callable[[PolicyReport], float | None]
 
 
 def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
-    """The reports of a group's tenants: one each, or one for all of them where there are very many."""
+    """The reports of a group's tenants; one report for all of them where the scenario has many tenants."""
     if isinstance(group.arrivals, Trace):
         return [each for each in report.tenants if each.name == group.name or each.name.startswith(f"{group.name}-")]
     return [each for each in report.tenants if group.name in (each.name, each.name.rpartition("-")[0])]
 
 
 def least_on_time(scenario: Scenario, of: str) -> Read:
-    """The share on time of the worst tenant of a group."""
     group = next(each for each in scenario.tenants if each.name == of)
 
     def read(report: PolicyReport) -> float | None:
@@ -31,18 +30,18 @@ def least_on_time(scenario: Scenario, of: str) -> Read:
 
 
 def share_on_time(tenants: Sequence[TenantReport]) -> float | None:
-    """Of all that these tenants asked for."""
+    """The on-time share of all requests of these tenants; None without requests."""
     return _share(sum(each.ledger.on_time for each in tenants), sum(each.ledger.distinct for each in tenants))
 
 
 def mean_known(values: Iterable[float | None]) -> float | None:
-    """Of those that there are: a tenant counts once, however much it asks."""
+    """The mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def gap_s(report: PolicyReport) -> float | None:
-    """The fairness gap in seconds of all workers' work."""
+    """The fairness gap in seconds of all workers."""
     gap = report.fairness.gap_cost
     return None if gap is None else gap / report.capacity.cost_per_s
 
@@ -83,4 +82,4 @@ READ: Mapping[str, Read] = {
     "dispatches": lambda report: report.dispatches_per_distinct,
     "hints_admitted": lambda report: report.hints.first_admitted_share,
 }
-"""By name. What a scenario's file or the table of promises may set a bound for has its words in FIGURES."""
+"""By name. Figures that may have a target have their words in `loadtests.scenarios.figures.FIGURES`."""

@@ -1,8 +1,8 @@
-"""How a run went: one `PolicyReport` per policy, load and seed. Plain frozen data, ready for JSON.
+"""The results of a run: a `PolicyReport` per policy, load and seed, as frozen data for JSON.
 
-What counts is a *distinct* request: one that a client wanted answered, however often it asked. Each ends exactly once,
-in one field of its `Ledger`. Only those that first arrived in the counting window (after the warm-up, before the
-cool-down) are counted; rates are per second of that window. An answer after its deadline is not goodput.
+A *distinct* request is a request with all its retries. Each ends in exactly one field of the `Ledger`. Only requests
+that first arrived in the counting window (after warm-up, before cool-down) count; rates are per second of that window.
+An answer after its deadline is not goodput.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of one quantity; None where there was no sample. Within 1 %."""
+    """Quantiles of one quantity, within 1 %; None without samples."""
 
     count: int = 0
     mean: float | None = None
@@ -27,38 +27,38 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the workers can do at most: a closed loop, one client a slot, directly at the workers, on the same mix."""
+    """The workers' capacity for the scenario's mix, measured in a closed loop (capacity.py)."""
 
     requests_per_s: float
     cost_per_s: float
     slots: int
     prompt_weight: float
-    """Cost of a prompt token: 1."""
+    """Cost per prompt token."""
     completion_weight: float
-    """Cost of a token of the answer: worker time relative to a prompt token's, at full slots."""
+    """Cost per completion token: worker time relative to a prompt token's, with all slots busy."""
     service_s: float
-    """Mean time that a request held its slot."""
+    """Mean seconds that a request holds a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """How every distinct request ended. The fields add up to `distinct`, or the run would have failed."""
+    """How the distinct requests ended. The ends add up to `distinct`; otherwise the run raises LedgerError."""
 
     distinct: int = 0
     attempts: int = 0
-    """Offers, retries included."""
+    """Retries included."""
     on_time: int = 0
     late: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
-    """At the door, by outcome."""
+    """At admission, by outcome."""
     evicted: Mapping[str, int] = field(default_factory=dict)
-    """Admitted, then dropped from the queue, by outcome. A deadline that passes in the queue is one of these."""
+    """Dropped from the queue, expired ones included, by outcome."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """After using a worker, by outcome."""
+    """After a start on a worker, by outcome."""
     gone_waiting: int = 0
-    """The client left before its deadline, while it waited."""
+    """The client left the queue before the deadline."""
     gone_running: int = 0
-    """The client left before its deadline, while a worker answered."""
+    """The client left before the deadline, after the start on a worker."""
 
     @property
     def rejected_total(self) -> int:
@@ -74,14 +74,14 @@ class Ledger:
 
     @property
     def ended(self) -> int:
-        """Must be `distinct`."""
-        told = self.rejected_total + self.evicted_total + self.failed_total
-        return self.on_time + self.late + told + self.gone_waiting + self.gone_running
+        """Equals `distinct`."""
+        by_outcome = self.rejected_total + self.evicted_total + self.failed_total
+        return self.on_time + self.late + by_outcome + self.gone_waiting + self.gone_running
 
 
 @dataclass(frozen=True, slots=True)
 class TenantReport:
-    """One tenant; or one group of them, where a scenario has more than 200 tenants (`tenants` says how many)."""
+    """One tenant; in scenarios with more than 200 tenants, a group of `tenants` tenants."""
 
     name: str
     tenant_class: str
@@ -92,11 +92,10 @@ class TenantReport:
     goodput_per_s: float
     goodput_cost_per_s: float
     served_cost_share: float
-    """Of all cost that was served to anyone, on time or late."""
+    """Of the cost served to all tenants, on time or late."""
     on_time_share: float | None
-    """Of its distinct requests."""
     latency_s: Quantiles
-    """Of answers, late ones included, from the attempt's arrival to its last token."""
+    """From the attempt's arrival to the last token, late answers included."""
     first_token_s: Quantiles
     wait_s: Quantiles
     """From the attempt's arrival to its start on a worker."""
@@ -104,10 +103,10 @@ class TenantReport:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where the workers' time went, in slot-seconds within the counting window."""
+    """Worker time in slot-seconds, within the counting window."""
 
     available_s: float
-    """Slots that were up, times seconds."""
+    """Slots of workers that are up, times seconds."""
     busy_s: float
     useful_s: float
     """For answers that were on time."""
@@ -118,19 +117,19 @@ class Work:
 
     @property
     def wasted_share(self) -> float:
-        """Of busy time: for answers that nobody got, or got late."""
+        """Share of busy time for answers that were late or reached no client."""
         return 1.0 - self.useful_s / self.busy_s if self.busy_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Retry hints, and what became of those who obeyed."""
+    """Retry hints, and the attempts that obeyed them."""
 
     given: int = 0
     obeyed: int = 0
-    """Attempts that came back when their hint said."""
+    """Attempts at the hinted time."""
     first_obeyed: int = 0
-    """Of these, the first return of each distinct request."""
+    """Of these, the first of each distinct request."""
     first_obeyed_admitted: int = 0
 
     @property
@@ -140,39 +139,39 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Between tenants, in cost divided by weight."""
+    """Fairness between tenants, in cost divided by weight. See fairness.py."""
 
     gap_cost: float | None
-    """The largest difference of service over any interval in which two tenants were both backlogged."""
+    """The largest gap between two backlogged tenants."""
     gap_pair: tuple[str, str] | None
     watched: int
-    """How many tenants the gap was watched for: the first 16 of the scenario at most."""
+    """Number of tenants in the gap: the first 16 at most."""
     largest_cost: float
-    """Of one request that was served."""
+    """The largest cost of one served request, not divided by weight."""
     jain_least: float | None
-    """The smallest Jain index of any 60 s, over service relative to the max-min fair share of what was served."""
+    """The smallest Jain index of a window of 60 s."""
     jain_mean: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What answers on time were worth."""
+    """The value of answers on time."""
 
     weighted_on_time: float
-    """Each by the weight of its level."""
+    """Sum of the weights of their levels."""
     token_weighted_on_time: float
-    """Each by the share of the tokens that it would have had, uncut, that it got."""
+    """Sum of their lengths, each over its length without degradation."""
     by_level: Mapping[int, int]
     """Answers on time by level."""
     clamped: int
-    """Answers on time that ended before their natural length."""
+    """Answers on time that degradation made shorter."""
     level_changes: int
     level_changes_per_min: float
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Shares of the actual waits that were at most the predicted quantile: q should come out as q."""
+    """Share of the waits within each predicted quantile q; ideal is q."""
 
     count: int
     shares: Mapping[float, float]
@@ -180,22 +179,21 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One value a bucket, from second 0 to the end; `per_tenant_served_cost` for the first 16 tenants."""
+    """A value per bucket from second 0 on; `per_tenant_served_cost` for the first 16 tenants."""
 
     bucket_s: float
     offered: tuple[int, ...]
-    """Attempts, retries included."""
+    """Attempts."""
     on_time: tuple[int, ...]
-    """By the time of the answer."""
+    """In the bucket of the answer."""
     late: tuple[int, ...]
     refused: tuple[int, ...]
     queue_depth: tuple[int, ...]
     """At the end of the bucket."""
     running: tuple[int, ...]
     level: tuple[int, ...]
-    """The deepest level of any request that was admitted in the bucket."""
+    """The deepest level of an admitted request."""
     latency_p95_s: tuple[float | None, ...]
-    """Of the answers in the bucket."""
     per_tenant_served_cost: Mapping[str, tuple[float, ...]]
 
 
@@ -205,12 +203,12 @@ class PolicyReport:
 
     title: str
     policy: str
-    """Its label in the scenario."""
+    """Label in the scenario."""
     seed: int
     load: float | None
-    """Of the sweep; None: as the scenario says."""
+    """Of the sweep; None without a sweep."""
     offered_load: float | None
-    """Multiple of capacity that was asked for in the counting window, phases included; None with closed loops."""
+    """Distinct requests in the counting window, as a multiple of capacity; None with closed loops."""
     window_s: float
     capacity: Capacity
     ledger: Ledger
@@ -222,13 +220,13 @@ class PolicyReport:
     first_token_s: Quantiles
     wait_s: Quantiles
     latency_to_deadline: Quantiles
-    """Latency of answers divided by what the deadline allowed."""
+    """Latency of answers over their deadline's length."""
     admitted: int
     """Attempts."""
     dropped_after_admission_share: float | None
-    """Of admitted attempts: evicted before they started."""
+    """Of admitted attempts: dropped before the start."""
     missed_after_worker_share: float | None
-    """Of admitted attempts: late, or failed, after a worker had begun."""
+    """Of admitted attempts: late or failed after the start."""
     answers_after_deadline: int
     dispatches: int
     hints: Hints
@@ -237,18 +235,16 @@ class PolicyReport:
     coverage: Coverage | None
     series: Series
     simulated_requests: int
-    """Attempts in the whole run, outside the window too."""
+    """Attempts in the whole run."""
     real_s: float
-    """Seconds the run took on this machine; the only field that another run with the same seed does not repeat."""
+    """Wall time; the only field that differs between runs with the same seed."""
 
     @property
     def goodput_to_capacity(self) -> float:
-        """Requests on time per second, over capacity."""
         return self.goodput_per_s / self.capacity.requests_per_s
 
     @property
     def goodput_cost_to_capacity(self) -> float:
-        """Cost served on time per second, over capacity."""
         return self.goodput_cost_per_s / self.capacity.cost_per_s
 
     @property
@@ -260,7 +256,6 @@ class PolicyReport:
         return self.simulated_requests / self.real_s if self.real_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, with what follows from it, in types that JSON has."""
         plain: dict[str, Any] = _plain(asdict(self))
         plain["goodput_to_capacity"] = self.goodput_to_capacity
         plain["goodput_cost_to_capacity"] = self.goodput_cost_to_capacity

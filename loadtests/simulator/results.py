@@ -1,7 +1,4 @@
-"""Runs side by side: what the table, the JSON and the plots read.
-
-A report is of one policy at one load with one seed. Figures of several seeds are averaged.
-"""
+"""Reports grouped by policy and load, for the table, the JSON and the plots."""
 
 from __future__ import annotations
 
@@ -16,26 +13,22 @@ from loadtests.simulator.report import PolicyReport, Series
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One policy at one load, with each of its seeds."""
-
     policy: str
     load: float | None
     reports: tuple[PolicyReport, ...]
 
     def mean(self, figure: Read) -> float | None:
-        """Over the seeds that have this figure."""
+        """The mean over the seeds that have this figure; None if no seed has it."""
         return mean_known(map(figure, self.reports))
 
     def series(self, read: Callable[[Series], Sequence[float | None]]) -> list[float | None]:
-        """A time series, averaged over the seeds, bucket by bucket."""
+        """The mean over the seeds, per bucket."""
         columns = zip(*(read(report.series) for report in self.reports), strict=False)
         return [mean_known(column) for column in columns]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A scenario and all of its results."""
-
     name: str
     scenario: Scenario
     cells: tuple[Cell, ...]
@@ -67,7 +60,7 @@ class Comparison:
 
 
 def compare(name: str, scenario: Scenario, reports: Iterable[PolicyReport]) -> Comparison:
-    """Reports in any order, put into the scenario's."""
+    """Group reports, in the order of loads and of the scenario's policies."""
     found: dict[tuple[float | None, str], list[PolicyReport]] = {}
     for report in sorted(reports, key=lambda report: report.seed):
         found.setdefault((report.load, report.policy), []).append(report)

@@ -1,8 +1,7 @@
-"""Many runs at once: every policy at every load with every seed, spread over the cores.
+"""Runs every policy at every load with every seed, in parallel processes.
 
-Each run is a process's own business from beginning to end and gets only its seed, so the figures do not depend on
-how many processes there were or which came first. The biggest runs start first, so that none is left to wait for at
-the end.
+A run depends only on its scenario and seed, so the figures do not depend on the number of processes. The largest runs
+start first, which shortens the whole.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from services.cli.errors import LabError
 
 LOOK_EVERY_S = 0.1
 Moved = Callable[[float, int], None]
-"""Is told, now and then, how much is done (in `Run.size`), and how many runs."""
+"""Called with the work done (the sum of `Run.size`) and the number of runs done."""
 Found = TypeVar("Found")
 
 
@@ -47,12 +46,12 @@ class Run:
 
     @property
     def size(self) -> float:
-        """Simulated seconds times load: how long it takes, relative to others."""
+        """Simulated seconds times load, which is proportional to the run time."""
         return self.scenario.duration_s * sum(_asked(self.scenario))
 
 
 Make = Callable[[Run, Progress | None], Found]
-"""What is done in a run."""
+"""Makes one run."""
 
 
 def _asked(scenario: Scenario) -> Iterator[float]:
@@ -65,7 +64,6 @@ def _asked(scenario: Scenario) -> Iterator[float]:
 
 
 def plan(scenario: Scenario) -> list[Run]:
-    """All runs of a scenario."""
     return [
         Run((scenario if load is None else scenario.at_load(load)).with_seed(seed), choice, load)
         for load in loads(scenario)
@@ -75,20 +73,19 @@ def plan(scenario: Scenario) -> list[Run]:
 
 
 def check(scenario: Scenario) -> None:
-    """Make each policy once, so that a wrong setting is told before anything runs."""
+    """Make each policy once. Raises LabError for a wrong setting before any run starts."""
     weights, announced = weights_of(scenario.workers), announced_by(scenario.workers)
     for choice in scenario.policies:
         build(scenario, choice, seed=scenario.seed, weights=weights, announced=announced, tenant_weights={})
 
 
 def cores() -> int:
-    """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def telling(runs: Sequence[Run]) -> Iterator[Moved]:
-    """A line every ten seconds about how far they are."""
+def progress_lines(runs: Sequence[Run]) -> Iterator[Moved]:
+    """Write progress every ten seconds."""
     whole = sum(run.size for run in runs)
     size, number = 0.0, 0
 
@@ -101,12 +98,12 @@ def telling(runs: Sequence[Run]) -> Iterator[Moved]:
 
 
 def spread(runs: Sequence[Run], jobs: int, moved: Moved | None, make: Make[Found]) -> list[Found]:
-    """Make them all over the cores; what came out, in their order.
+    """Make all runs in `jobs` processes. Returns the results in the order of `runs`.
 
-    `moved` is told how much is done, and how many; without it, lines tell.
+    Without `moved`, progress is written as lines. Raises LabError if a process dies.
     """
     if moved is None:
-        with telling(runs) as moved:
+        with progress_lines(runs) as moved:
             return spread(runs, jobs, moved, make)
     order = sorted(range(len(runs)), key=lambda place: -runs[place].size)
     ordered = [runs[place] for place in order]
@@ -118,12 +115,10 @@ def spread(runs: Sequence[Run], jobs: int, moved: Moved | None, make: Make[Found
 
 
 def execute(runs: Sequence[Run], jobs: int, moved: Moved | None = None) -> list[PolicyReport]:
-    """The reports of them all."""
     return spread(runs, jobs, moved, one)
 
 
 def one(run: Run, progress: Progress | None = None) -> PolicyReport:
-    """Make this one."""
     return simulate(run.scenario, run.choice, load=run.load, progress=progress)
 
 
@@ -131,16 +126,16 @@ def _here(runs: Sequence[Run], moved: Moved, make: Make[Found]) -> Iterator[Foun
     before = 0.0
     for number, run in enumerate(runs):
 
-        def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
+        def report(done: float, number: int = number, run: Run = run, before: float = before) -> None:
             moved(before + done * run.size, number)
 
-        yield make(run, told)
+        yield make(run, report)
         before += run.size
         moved(before, number + 1)
 
 
 def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> list[Found]:
-    context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread in mid-stride
+    context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread
     shares = ShareableList([0.0] * len(runs))
     try:
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
@@ -161,7 +156,7 @@ def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found
 
 
 def _follow(futures: Sequence[Future[Found]], done: Callable[[], float], moved: Moved) -> None:
-    """Until all are done, or one has failed."""
+    """Wait until all are done. Raises the exception of the first that fails."""
     waiting: set[Future[Found]] = set(futures)
     while waiting:
         ready, waiting = wait(waiting, timeout=LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
@@ -171,19 +166,19 @@ def _follow(futures: Sequence[Future[Found]], done: Callable[[], float], moved: 
 
 
 def _there(make: Make[Found], run: Run, shares: ShareableList[float], place: int) -> Found:
-    """In another process: one run, which writes how far it is into its own place."""
+    """Runs in another process, and writes its progress into `shares[place]`."""
 
-    def told(done: float) -> None:
+    def report(done: float) -> None:
         shares[place] = done
 
     try:
-        found = make(run, told)
-        told(1.0)
+        found = make(run, report)
+        report(1.0)
         return found
     finally:
         shares.shm.close()
 
 
 def _die_quietly() -> None:
-    """Ctrl-C reaches every process of the terminal: the parent tells about it, once."""
+    """Ctrl-C reaches every process of the terminal; only the parent reports it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,12 +1,11 @@
-"""The simulation itself: one clock, one heap of what is to come, and what happens to a request, from ask to end.
+"""The event loop: one clock, one heap of events, and the life of each request.
 
-An event is a time, a method and what to call it with. Arrivals do not go through the heap: the plan gives them in
-order, a stretch at a time, and they are merged with the events. Events at the same time happen in the order in which
-they were scheduled, so a run repeats exactly.
+An event is a time, a method and its argument. Events at the same time run in the order of scheduling, so a run repeats
+exactly. Arrivals do not use the heap: the plan gives them in order, chunk by chunk.
 
-A request's client and its work are told apart. The client's side (`ended`) is over with an answer, a refusal, or its
-patience; exactly then the request is in one field of the ledger, or is asked again. The work's side (`state`) goes on
-for as long as the policy and the worker keep at it.
+Client and work are separate. The client's side of a job (`ended`) ends with an answer, a rejection or the end of its
+patience; then the job is counted in one field of the ledger, or retried. The work (`state`) goes on until policy and
+worker finish it.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from loadtests.simulator.clients import Tenant, retry_at
 from loadtests.simulator.fairness import WINDOW_S, Gaps, Jain
 from loadtests.simulator.fleet import Fleet
 from loadtests.simulator.job import OVER, RUNNING, WAITING, Job
-from loadtests.simulator.plan import Arrives, Asks
+from loadtests.simulator.plan import ArrivalPlan, ClosedLoop
 from loadtests.simulator.policy import Policy
 from loadtests.simulator.predictions import Predictions
-from loadtests.simulator.tally import Account, LedgerError, Timeline, WorkTally, check
+from loadtests.simulator.tally import Account, LedgerError, Timeline, WorkTime, check
 from services.core.cost import Weights
 from services.core.outcome import Outcome
 
-MOST_WAKES_AT_ONCE = 1000
+MAX_WAKES_AT_ONCE = 1000
 PAUSE_S = 0.01
-"""A client in a closed loop asks again no sooner than this after a failure: a request takes time, even in vain."""
+"""The least pause of a client in a closed loop after a failure, because a real request takes time."""
 
 Watch = Callable[[float], None]
 
 
 class Simulation:
-    """One policy, one plan, one set of workers. `run_until` as often as you like, then `drain`."""
+    """One policy, one plan, one set of workers. Call `run_until` any number of times, then `drain`."""
 
-    def __init__(self, scenario: Scenario, plan: Arrives, policy: Policy, weights: Weights, *, seed: int) -> None:
+    def __init__(self, scenario: Scenario, plan: ArrivalPlan, policy: Policy, weights: Weights, *, seed: int) -> None:
         self.scenario = scenario
         self.plan = plan
         self.policy = policy
@@ -58,21 +57,21 @@ class Simulation:
         self._wakes = 0
         self._outside = Account()
         self._chance = Random(f"{seed}/clients")
-        self.work = WorkTally(self._from_s, self._until_s)
+        self.work = WorkTime(self._from_s, self._until_s)
         self.timeline = Timeline(scenario.bucket_s)
         self.timeline.watch(tenant.name for tenant in plan.tenants[:16])
         self.gaps, self.jain = Gaps(plan.tenants), Jain(plan.tenants)
         self.predictions = Predictions(policy)
         self.watch: Watch | None = None
-        """Is told the time at the end of each bucket."""
+        """Called with the time at the end of each bucket."""
         self.ended: Callable[[float, Job, str], None] | None = None
-        """Is told of each end, with what it was: for tests and for looking closely."""
+        """Called at the end of each distinct request: time, last attempt, outcome."""
         self.fleet = Fleet(scenario.workers, self, seed, changed=self._fleet_changed, lost=self.lost)
         self._fleet_changed(0.0)
         self._plan_ahead()
 
     def _plan_ahead(self) -> None:
-        self.schedule(self.timeline.bucket_s, self._turn_page, None)
+        self.schedule(self.timeline.bucket_s, self._close_bucket, None)
         self.schedule(self._from_s, self._jain, False)
         end = self._from_s
         while (end := end + WINDOW_S) < self._until_s:
@@ -90,7 +89,7 @@ class Simulation:
         heappush(self._heap, (when, self._events, call, what))
 
     def run_until(self, until: float) -> None:
-        """Everything that happens before this time."""
+        """Run all events before this time."""
         heap, arrive = self._heap, self._arrive
         while self.now < until:
             stop = min(until, self.now + self.plan.chunk_s)
@@ -106,20 +105,20 @@ class Simulation:
             self.now = stop
 
     def drain(self) -> None:
-        """Nobody asks any more: let everyone come to an end, then check that each did exactly once."""
+        """Run without arrivals until every request has ended. Raises LedgerError unless each ended exactly once."""
         heap = self._heap
         while self._live and heap:
             self.now, _, call, what = heappop(heap)
             call(self.now, what)
         for worker in self.fleet.workers:
             for job in worker.fail(self.now):
-                self.work.used(job, useful=False)  # still at it, for nobody
+                self.work.used(job, useful=False)  # its client has gone
         check({**self.plan.accounts, "outside the window": self._outside}, self._live)
 
-    def _turn_page(self, now: float, _: None) -> None:
-        self.timeline.turn(self._waiting, self.fleet.inflight)
+    def _close_bucket(self, now: float, _: None) -> None:
+        self.timeline.close_bucket(self._waiting, self.fleet.inflight)
         if now + self.timeline.bucket_s <= self.scenario.duration_s:
-            self.schedule(now + self.timeline.bucket_s, self._turn_page, None)
+            self.schedule(now + self.timeline.bucket_s, self._close_bucket, None)
         if self.watch is not None:
             self.watch(now)
 
@@ -132,7 +131,7 @@ class Simulation:
     # ---- clients
 
     def _arrive(self, now: float, job: Job) -> None:
-        """The one path that every attempt takes, refused ones at ten times capacity included: it does little."""
+        """An attempt arrives. This is the hot path: under overload most attempts are rejected here."""
         timeline = self.timeline
         timeline.offered += 1
         if not job.attempt:
@@ -155,7 +154,7 @@ class Simulation:
         hint_s = refusal.retry_hint_s
         if hint_s is not None:
             account.hints += 1
-        self._let_down(now, job, account.rejected, refusal.outcome, hint_s)
+        self._attempt_failed(now, job, account.rejected, refusal.outcome, hint_s)
 
     def _admitted(self, now: float, job: Job) -> None:
         job.wait()
@@ -173,7 +172,7 @@ class Simulation:
         self._dispatch(now)
 
     def _leave(self, now: float, job: Job) -> None:
-        """The client's patience is out, or the deadline is there and the policy cancels."""
+        """The client's patience ends, or its deadline passes and the policy cancels."""
         if job.ended:
             return
         account, is_late = job.account, now >= job.deadline
@@ -185,17 +184,17 @@ class Simulation:
         else:
             account.missed += is_late
             counts, why = (account.failed, Outcome.DEADLINE_EXCEEDED) if is_late else (account.gone, "running")
-        self._let_down(now, job, counts, why)
+        self._attempt_failed(now, job, counts, why)
         self._abandon(now, job, Outcome.DEADLINE_EXCEEDED if is_late else Outcome.CLIENT_GONE)
 
     def _abandon(self, now: float, job: Job, why: Outcome) -> None:
-        """Tell the policy and the worker, as far as the policy cares."""
+        """Take the job from the queue or stop it on its worker, if the policy cancels."""
         if job.state == WAITING:
             self.policy.leave(now, job)
             if self.policy.cancels:
                 self.predictions.gave_up(now, job)
                 self._unqueue(job)
-                self._look_at_clock(now)
+                self._schedule_wake(now)
         elif self.policy.cancels and job.worker is not None:
             job.stopped = why
             if job.worker.half_trip_s:
@@ -203,8 +202,10 @@ class Simulation:
             else:
                 job.worker.stop(now, job)
 
-    def _let_down(self, now: float, job: Job, counts: dict[Any, int], why: str, hint_s: float | None = None) -> None:
-        """This attempt gave its client nothing: it asks again, or that was it."""
+    def _attempt_failed(
+        self, now: float, job: Job, counts: dict[Any, int], why: str, hint_s: float | None = None
+    ) -> None:
+        """The attempt failed: the client retries, or the request ends."""
         job.ended = True
         if job.asker.retries.attempts:
             at = retry_at(now, job, hint_s, self._chance)
@@ -225,13 +226,13 @@ class Simulation:
                 pause_s = max(pause_s, PAUSE_S)
             self._ask_at(now + pause_s, job.loop, job.client)
 
-    def _ask_at(self, at: float, loop: Asks, client: int) -> None:
-        """Or later, when this client is there again; never, if it does not come back."""
-        at = loop.there(client, at)
+    def _ask_at(self, at: float, loop: ClosedLoop, client: int) -> None:
+        """Schedule the client's next request at `at`, or at the next time it is active."""
+        at = loop.next_active(client, at)
         if at < math.inf:
             self.schedule(at, self._ask, (loop, client))
 
-    def _ask(self, now: float, what: tuple[Asks, int]) -> None:
+    def _ask(self, now: float, what: tuple[ClosedLoop, int]) -> None:
         loop, client = what
         job = loop.draw(self.plan.number(), client, now)
         job.loop, job.client = loop, client
@@ -245,7 +246,6 @@ class Simulation:
     # ---- the queue
 
     def _dispatch(self, now: float) -> None:
-        """Start what the policy wants while there are places."""
         policy_next, fleet = self.policy.next, self.fleet
         while self._waiting and fleet.free:
             job, dropped = policy_next(now)
@@ -254,9 +254,9 @@ class Simulation:
             if job is None:
                 break
             self._start(now, job)
-        self._look_at_clock(now)
+        self._schedule_wake(now)
 
-    def _look_at_clock(self, now: float) -> None:
+    def _schedule_wake(self, now: float) -> None:
         at = self.policy.wakes_at()
         if at < self._wake_at:
             self._wake_at = max(at, now)
@@ -269,7 +269,7 @@ class Simulation:
         for job in self.policy.expire(now):
             self._evict(now, job)
         self._wakes = self._wakes + 1 if self.policy.wakes_at() <= now else 0
-        if self._wakes > MOST_WAKES_AT_ONCE:
+        if self._wakes > MAX_WAKES_AT_ONCE:
             raise RuntimeError(f"{self.policy!r} wants to be woken at {now:g} for ever")
         self._dispatch(now)
 
@@ -281,7 +281,7 @@ class Simulation:
             return
         self.predictions.gave_up(now, job)
         job.account.dropped += 1
-        self._let_down(now, job, job.account.evicted, Outcome.DEADLINE_EXPIRED)
+        self._attempt_failed(now, job, job.account.evicted, Outcome.DEADLINE_EXPIRED)
 
     def _unqueue(self, job: Job) -> None:
         job.state = OVER
@@ -340,7 +340,7 @@ class Simulation:
         self._finish(now, job)
 
     def _finish(self, now: float, job: Job) -> None:
-        """The router learns that a place is free."""
+        """The job's place is free, as the router sees it."""
         worker = job.worker
         if job.state != RUNNING or worker is None:
             raise LedgerError(f"finished, though it did not run: {job!r}")
@@ -354,7 +354,7 @@ class Simulation:
         is_useful = outcome is Outcome.SERVED and not job.ended and now <= job.deadline
         self.work.used(job, useful=is_useful)
         if not job.ended:
-            self._tell_client(now, job, outcome, cost)
+            self._answer_client(now, job, outcome, cost)
         self._dispatch(now)
 
     def _served(self, asker: Tenant, cost: float) -> None:
@@ -365,11 +365,11 @@ class Simulation:
         if cost > self.gaps.largest_cost:
             self.gaps.largest_cost = cost
 
-    def _tell_client(self, now: float, job: Job, outcome: Outcome, cost: float) -> None:
+    def _answer_client(self, now: float, job: Job, outcome: Outcome, cost: float) -> None:
         account = job.account
         if outcome is not Outcome.SERVED:
             account.missed += 1
-            self._let_down(now, job, account.failed, outcome)
+            self._attempt_failed(now, job, account.failed, outcome)
             return
         job.ended = True
         self.answers += 1

@@ -1,7 +1,6 @@
-"""Workers with independent slots: service time = prompt / prefill rate + tokens * time per token, jittered.
+"""Workers with independent slots: service time = prompt / prefill rate + tokens * time per token, with jitter.
 
-The simplest honest model of a server at its cap of sequences, and what queueing formulas describe (M/G/c). Its jitter
-keeps equal requests out of lockstep.
+This is the M/G/c queue of queueing theory. The jitter keeps equal requests out of lockstep.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from loadtests.scenarios.model import SlotWorkers
 from loadtests.simulator.job import Job
 from loadtests.simulator.workers import Reports, Worker
 
-_EXACT = 1e-9  # a token that is due now has come, whatever rounding says
+_EXACT = 1e-9  # tokens; a token due now counts in spite of rounding
 
 
 class SlotWorker(Worker):
-    """One event for the first token and one for the end of each job."""
+    """Two events per job: first token and end."""
 
     __slots__ = ("_chance", "_free", "_jitter", "_prefill_s_per_token", "_running", "_s_per_token")
 
@@ -27,7 +26,7 @@ class SlotWorker(Worker):
         self._jitter = group.jitter
         self._chance = chance.random
         self._free = group.slots
-        self._running: dict[Job, None] = {}  # in order: a set's order changes from run to run
+        self._running: dict[Job, None] = {}  # ordered, so that runs repeat
 
     def give(self, now: float, job: Job) -> None:
         if self.down:

@@ -2,15 +2,15 @@
 
     step = base + per_sequence * sequences in it + per_prefill_token * prompt tokens in it
 
-Prompts are read in chunks, first come first served, at most `chunk_tokens` of them a step. The step that reads the
-last of a prompt gives the first token of the answer; each one after it gives one more. A job that is stopped leaves at
-the end of the step under way.
+Prompts are read in chunks, first come first served, at most `chunk_tokens` prompt tokens per step. The step that reads
+the end of a prompt gives the first completion token; each later step gives one more. A stopped job leaves at the end of
+the current step.
 
-Steps are not simulated one by one: as long as nobody joins, leaves or ends, they are all alike, so a *run* of them is
-one event. Whoever comes or goes cuts the run short at the next boundary.
+Steps are equal until a sequence joins, leaves or ends, so a *run* of them is one event. A change cuts the run short at
+the next boundary.
 
-A step's time is shared out: its base among the sequences in it, all else to whom it is for. Used time counts `slots`
-times, so that it compares with the slots of the other kind of worker.
+A sequence's used time is its own part of each step and an equal share of the base, times `slots`, which makes it
+comparable with the slots of slot_workers.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXACT = 1e-9
 
 
 class StepWorker(Worker):
-    """One event a run."""
+    """One event per run of equal steps."""
 
     __slots__ = (
         "_at_boundary",
@@ -59,7 +59,7 @@ class StepWorker(Worker):
         self._chunk_tokens = group.chunk_tokens
         self._number = 0
         self._steps = 0
-        self._share_s = 0.0  # what a sequence would have used if it had been here from the beginning
+        self._share_s = 0.0  # used by a sequence that decodes since second 0
         self._at_boundary = False
         self._clear()
 
@@ -67,8 +67,8 @@ class StepWorker(Worker):
         self._joining: list[Job] = []
         self._leaving: list[Job] = []
         self._prefilling: dict[Job, int] = {}  # prompt tokens left, in order of arrival
-        self._decoding: dict[Job, None] = {}  # in order: a set's order changes from run to run
-        self._ending: list[tuple[int, int, Job]] = []  # by the step at which each ends
+        self._decoding: dict[Job, None] = {}  # ordered, so that runs repeat
+        self._ending: list[tuple[int, int, Job]] = []  # by last step
         self._rest()
 
     def _rest(self) -> None:
@@ -134,7 +134,7 @@ class StepWorker(Worker):
         return min(self._run_steps, max(0, rounded(steps)))
 
     def _cut_short(self, now: float) -> None:
-        """Let the run end at the next boundary; an idle worker's next boundary is now."""
+        """End the run at the next boundary; of an idle worker, now."""
         if self._at_boundary:
             return
         steps = self._steps_begun(now, math.ceil)
@@ -161,7 +161,7 @@ class StepWorker(Worker):
         self._run(now)
 
     def _take_run(self, now: float) -> list[Job]:
-        """The run is done: everyone has their tokens. Who is at an end?"""
+        """Account for the run that ends now. Returns the jobs that are complete."""
         steps = self._run_steps
         self._steps += steps
         self._share_s += steps * self._run_share_s
@@ -177,7 +177,7 @@ class StepWorker(Worker):
         return over
 
     def _read(self, now: float, job: Job, steps: int, tokens: int) -> bool:
-        """A chunk of its prompt in each of these steps; whether its answer is complete already."""
+        """Account for a chunk of the prompt per step. Returns whether the answer is complete (one token)."""
         job.used_s += steps * (self._run_share_s + tokens * self._per_prefill_token_s * self.factor)
         left = self._prefilling[job] = self._prefilling[job] - steps * tokens
         if left > 0:
@@ -238,7 +238,7 @@ class StepWorker(Worker):
         self._joining.clear()
 
     def _plan_chunks(self) -> int:
-        """Who reads how much in each step of the next run; for how many steps that stays so."""
+        """Choose the chunks of each step of the next run. Returns for how many steps they stay the same."""
         room = self._chunk_tokens
         steps = 1
         for job, left in self._prefilling.items():

@@ -1,8 +1,7 @@
-"""One worker, step by step: its batch former and its simulated engine, in its loop, on a virtual clock.
+"""One worker, step by step: the product's batch former and simulated engine on a virtual clock.
 
-Where `step_workers` makes a run of equal steps one event, to simulate a fleet for minutes, this takes every step alone
-and writes down who was in it: for pictures, and to show what a rule of batching does to each request. At each boundary
-the former says who starts; whoever leaves is out at the next one.
+Unlike step_workers.py, which makes a run of equal steps one event, this records every step and its requests, for
+pictures and tests of batching. The former starts requests at the boundaries of steps; clients leave at them too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NO_LIMIT = 10**6
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A request: what it asks, and then how it fared. Its prompt has a token at least."""
+    """A request and its times. `prompt_tokens` is at least 1."""
 
     id: str
     at_s: float
@@ -31,7 +30,7 @@ class Asked:
     answer_tokens: int
     deadline: float = math.inf
     leaves_at_s: float = math.inf
-    """Once it runs, that is; nothing leaves the line here."""
+    """Applies to running requests only."""
     started_at_s: float | None = None
     ended_at_s: float | None = None
 
@@ -41,12 +40,10 @@ class Asked:
 
     @property
     def latency_s(self) -> float:
-        """From its arrival to the end of its answer."""
         assert self.ended_at_s is not None
         return self.ended_at_s - self.at_s
 
     def request(self) -> GenerateRequest:
-        """As a worker gets it."""
         prompt = " ".join(["word"] * self.prompt_tokens)
         return GenerateRequest(
             id=self.id, tenant="t", deadline_ms=60_000, max_tokens=self.answer_tokens, prompt=prompt, ignore_eos=True
@@ -54,8 +51,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """A step that was taken: who read how much of a prompt, who wrote a token, and who stood in line meanwhile."""
+class Step:
+    """A step: prompt tokens read and completion tokens written by request, and the length of the queue."""
 
     began_s: float
     ended_s: float
@@ -68,18 +65,18 @@ class Turned:
 
 @dataclass(slots=True)
 class Stepping:
-    """An engine that turns. `idle_while_queued_s` is how long it stood still with a request in line."""
+    """A worker and its history. `idle_while_queued_s`: seconds without a step while requests were queued."""
 
     former: BatchFormer[Asked]
     engine: SimulatedEngine
     running: dict[Asked, Sequence] = field(default_factory=dict)
     served: list[Asked] = field(default_factory=list)
     expired: list[Asked] = field(default_factory=list)
-    steps: list[Turned] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     idle_while_queued_s: float = 0.0
 
     def run(self, asked: Iterable[Asked]) -> None:
-        """Until every request is answered, has expired or has left. None may be beyond the former's bound."""
+        """Run until every request is answered, expired or gone. Raises ValueError if the former's queue overflows."""
         coming = deque(sorted(asked, key=lambda one: one.at_s))
         now = 0.0
         while coming or self.running or len(self.former):
@@ -91,7 +88,7 @@ class Stepping:
                 now = self._step(now)
                 continue
             if not coming and not len(self.former):
-                return  # the last ones in line expired
+                return  # the last queued requests expired
             woken = min(coming[0].at_s if coming else math.inf, until)
             if not now < woken < math.inf:
                 raise RuntimeError(f"{self.former!r} waits at {now} until {woken}")
@@ -112,7 +109,7 @@ class Stepping:
                 raise ValueError(f"{one.id} is beyond the bound of {self.former!r}")
 
     def _start(self, now: float) -> float:
-        """Let in whom the former says; when it wants to be asked again."""
+        """Start what the former admits. Returns when to ask it again."""
         decision = self.former.decide(now, len(self.running), self.free_tokens)
         self.expired += [waiting.item for waiting in decision.expired]
         if not isinstance(decision, Fire):
@@ -136,7 +133,7 @@ class Stepping:
             self.served.append(one)
             del self.running[one]
         writes = tuple(sequence.id for sequence, _ in step.tokens)
-        self.steps.append(Turned(now, ended, reads, writes, in_it, free_tokens, len(self.former)))
+        self.steps.append(Step(now, ended, reads, writes, in_it, free_tokens, len(self.former)))
         return ended
 
 
@@ -151,7 +148,6 @@ def stepped(
     chunk_tokens: int = NO_LIMIT,
     memory_tokens: int = NO_LIMIT,
 ) -> Stepping:
-    """What such a worker does with these requests."""
     engine = SimulatedEngine(
         model="m", slots=slots, kv_tokens=memory_tokens, latency=latency, chance=random.Random(1),
         prefill_chunk_tokens=chunk_tokens,

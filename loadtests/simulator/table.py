@@ -1,7 +1,6 @@
-"""The comparison in the terminal: policies below one another, the same figures beside each other.
+"""The comparison as tables for a terminal of 100 columns: a row per policy.
 
-It fits into 100 columns. What all policies of a table share (load, capacity) stands above it, once; figures that only
-some scenarios have (hints, levels, retries) come in a second table, with the columns that say something.
+A second table has the figures of only some scenarios (hints, levels, retries).
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from loadtests.simulator.targets import targets
 
 POLICY_WIDTH = 22
 PAGE_WIDTH = 100
-MOST_FULL_TABLES = 3
+MAX_FULL_TABLES = 3
 NOTHING = "[dim]–"
 
 
 def page(comparison: Comparison) -> RenderableType:
-    """Everything about a comparison, from the title to the last table."""
     return Group(*_parts(comparison))
 
 
@@ -35,10 +33,10 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text(comparison.scenario.title, style="bold")
     yield Text(_conditions(comparison), style="dim")
     scenario = comparison.scenario
-    if told := " ".join([scenario.question, *scenario.about.split(), *scenario.watch]).strip():
-        yield Constrain(Padding(Text(told), (1, 0, 0, 2), expand=False), PAGE_WIDTH)
+    if about := " ".join([scenario.question, *scenario.about.split(), *scenario.watch]).strip():
+        yield Constrain(Padding(Text(about), (1, 0, 0, 2), expand=False), PAGE_WIDTH)
     loads = comparison.loads
-    if len(loads) > MOST_FULL_TABLES:
+    if len(loads) > MAX_FULL_TABLES:
         for column in MATRICES:
             yield ""
             yield Text(column.head, style="dim")
@@ -49,7 +47,7 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
         yield ""
         yield Text(_offered(cells), style="dim")
         yield _table(cells, MAIN)
-        if more := [column for column in MORE if column.says(cells)]:
+        if more := [column for column in MORE if column.has_value(cells)]:
             yield ""
             yield _table(cells, more)
         if len(comparison.scenario.tenants) > 1:
@@ -84,28 +82,27 @@ def _offered(cells: Sequence[Cell]) -> str:
     first = cells[0]
     asked = first.mean(lambda report: report.ledger.distinct / report.window_s) or 0.0
     times = first.load if first.load is not None else first.mean(lambda report: report.offered_load)
-    told = f" = {times:.3g}x capacity" if times is not None and first.load is None else ""
+    multiple = f" = {times:.3g}x capacity" if times is not None and first.load is None else ""
     at = f"at {load_name(first.load)}: " if first.load is not None else ""
-    return f"{at}offered {asked:,.{0 if asked >= 20 else 1}f} requests/s{told}"
+    return f"{at}offered {asked:,.{0 if asked >= 20 else 1}f} requests/s{multiple}"
 
 
 def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
     heads = [("policy", ""), *((column.head, column.below) for column in columns)]
-    return _grid(heads, ((cell.policy, *(column.told(cell, NOTHING) for column in columns)) for cell in cells))
+    return _grid(heads, ((cell.policy, *(column.text(cell, NOTHING) for column in columns)) for cell in cells))
 
 
 def _matrix(comparison: Comparison, column: Column) -> Table:
-    """A column a load."""
     heads = [("policy", ""), *((load_name(load), "") for load in comparison.loads if load is not None)]
-    rows = ((policy, *(column.told(cell, NOTHING) for cell in comparison.of(policy))) for policy in comparison.policies)
+    rows = ((policy, *(column.text(cell, NOTHING) for cell in comparison.of(policy))) for policy in comparison.policies)
     return _grid(heads, rows)
 
 
 def _tenants(cells: Sequence[Cell], groups: Sequence[TenantGroup]) -> Table:
-    """A line for each group of tenants; its policy stands at the first."""
+    """A row per policy and group of tenants."""
     heads = [("policy", ""), ("tenants", ""), *((head, below) for head, below, *_ in GROUPED)]
     rows = (
-        (cell.policy, group.name, *(column.told(cell, NOTHING) for column in of_group(group)))
+        (cell.policy, group.name, *(column.text(cell, NOTHING) for column in of_group(group)))
         for cell in cells
         for group in groups
     )
@@ -113,7 +110,7 @@ def _tenants(cells: Sequence[Cell], groups: Sequence[TenantGroup]) -> Table:
 
 
 def _grid(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
-    """Two lines of headings, and rows that begin with their policy, which is told once."""
+    """Two lines of headings, and rows that begin with their policy, which is shown once."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, max_width=POLICY_WIDTH, overflow="ellipsis")
     for _ in heads[1:]:

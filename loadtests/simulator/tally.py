@@ -1,4 +1,4 @@
-"""Counting while it runs: exact counts and logarithmic histograms, so that ten million requests need no list."""
+"""Counters and histograms of a run; their size does not grow with the number of requests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from services.core.outcome import Outcome
 
 
 class LedgerError(AssertionError):
-    """A request ended twice, or never: a bug in the simulator or in the policy, never a result."""
+    """A request ended twice or never: a bug in the simulator or the policy."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Account:
-    """Everything that is counted of one tenant."""
+    """The counts of one tenant. See `report.Ledger`."""
 
     distinct: int = 0
     attempts: int = 0
@@ -47,14 +47,14 @@ class Account:
     wait_s: Histogram = field(default_factory=Histogram)
 
     def came_back(self, job: Job, *, admitted: bool) -> None:
-        """Its client obeyed a hint."""
+        """A client obeyed a retry hint."""
         self.obeyed += 1
         if job.obeyed == 1:
             self.first_obeyed += 1
             self.first_obeyed_admitted += admitted
 
     def answered(self, now: float, job: Job, cost: float) -> None:
-        """Its client has the whole answer."""
+        """A client has its whole answer."""
         latency_s = now - job.arrived_at
         self.latency_s.add(latency_s)
         self.latency_to_deadline.add(latency_s / (job.deadline - job.arrived_at))
@@ -85,7 +85,7 @@ class Account:
             self.gone["running"],
         )
 
-    def told_hints(self) -> Hints:
+    def hint_counts(self) -> Hints:
         return Hints(self.hints, self.obeyed, self.first_obeyed, self.first_obeyed_admitted)
 
     def quality(self, weights: tuple[float, ...], level_changes: int, minutes: float) -> Quality:
@@ -95,7 +95,6 @@ class Account:
         return Quality(weighted, self.token_weighted, by_level, self.clamped, level_changes, per_min)
 
     def merge(self, other: Account) -> None:
-        """Take in what the other one counted."""
         for name in (each.name for each in fields(self)):
             mine, its = getattr(self, name), getattr(other, name)
             if isinstance(mine, Histogram):
@@ -111,14 +110,13 @@ class Account:
 
 
 def merged(accounts: Iterable[Account]) -> Account:
-    """All of them as one."""
     total = Account()
     for account in accounts:
         total.merge(account)
     return total
 
 
-class Page(NamedTuple):
+class Bucket(NamedTuple):
     """One bucket. See `Series`."""
 
     offered: int
@@ -132,19 +130,19 @@ class Page(NamedTuple):
 
 
 class Timeline:
-    """One value a bucket. The simulation counts up, and turns the page at the end of each bucket."""
+    """Counts of the current bucket, and the past ones."""
 
-    __slots__ = ("bucket_s", "late", "latency_s", "level", "offered", "on_time", "pages", "refused", "served")
+    __slots__ = ("bucket_s", "buckets", "late", "latency_s", "level", "offered", "on_time", "refused", "served")
 
     def __init__(self, bucket_s: float) -> None:
         self.bucket_s = bucket_s
-        self.pages: list[Page] = []
+        self.buckets: list[Bucket] = []
         self.served: dict[str, list[float]] = {}
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         self.latency_s = Histogram()
 
     def watch(self, tenants: Iterable[str]) -> None:
-        """Whose served cost to keep."""
+        """Keep the served cost of these tenants."""
         self.served = {name: [0.0] for name in tenants}
 
     def serve(self, tenant: str, cost: float) -> None:
@@ -157,9 +155,9 @@ class Timeline:
         self.on_time += on_time
         self.late += not on_time
 
-    def turn(self, queue_depth: int, running: int) -> None:
+    def close_bucket(self, queue_depth: int, running: int) -> None:
         counts = self.offered, self.on_time, self.late, self.refused, queue_depth, running, self.level
-        self.pages.append(Page(*counts, self.latency_s.quantile(0.95)))
+        self.buckets.append(Bucket(*counts, self.latency_s.quantile(0.95)))
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         self.latency_s = Histogram()
         for costs in self.served.values():
@@ -167,26 +165,25 @@ class Timeline:
 
     @property
     def offered_total(self) -> int:
-        """Attempts in all buckets."""
-        return sum((page.offered for page in self.pages), self.offered)
+        return sum((bucket.offered for bucket in self.buckets), self.offered)
 
-    def told(self) -> Series:
-        pages = self.pages
+    def series(self) -> Series:
+        buckets = self.buckets
         return Series(
             self.bucket_s,
-            offered=tuple(page.offered for page in pages),
-            on_time=tuple(page.on_time for page in pages),
-            late=tuple(page.late for page in pages),
-            refused=tuple(page.refused for page in pages),
-            queue_depth=tuple(page.queue_depth for page in pages),
-            running=tuple(page.running for page in pages),
-            level=tuple(page.level for page in pages),
-            latency_p95_s=tuple(page.latency_p95_s for page in pages),
-            per_tenant_served_cost={name: tuple(costs[: len(pages)]) for name, costs in self.served.items()},
+            offered=tuple(bucket.offered for bucket in buckets),
+            on_time=tuple(bucket.on_time for bucket in buckets),
+            late=tuple(bucket.late for bucket in buckets),
+            refused=tuple(bucket.refused for bucket in buckets),
+            queue_depth=tuple(bucket.queue_depth for bucket in buckets),
+            running=tuple(bucket.running for bucket in buckets),
+            level=tuple(bucket.level for bucket in buckets),
+            latency_p95_s=tuple(bucket.latency_p95_s for bucket in buckets),
+            per_tenant_served_cost={name: tuple(costs[: len(buckets)]) for name, costs in self.served.items()},
         )
 
 
-class WorkTally:
+class WorkTime:
     """Slot-seconds within the counting window."""
 
     __slots__ = ("_available_s", "_busy_s", "_from_s", "_seen_at", "_slots", "_until_s", "_useful_s")
@@ -198,12 +195,12 @@ class WorkTally:
         self._seen_at = 0.0
 
     def slots(self, now: float, slots: int) -> None:
-        """How many are up from now on."""
+        """The number of slots that are up changed."""
         self._available_s += self._slots * self._within(self._seen_at, now)
         self._slots, self._seen_at = slots, now
 
     def used(self, job: Job, *, useful: bool) -> None:
-        """A job is off its worker."""
+        """A job left its worker."""
         if job.ran_until <= job.ran_from:
             return
         inside = self._within(job.ran_from, job.ran_until) / (job.ran_until - job.ran_from)
@@ -213,13 +210,13 @@ class WorkTally:
     def _within(self, from_s: float, until_s: float) -> float:
         return max(0.0, min(until_s, self._until_s) - max(from_s, self._from_s))
 
-    def told(self, now: float) -> Work:
+    def total(self, now: float) -> Work:
         self.slots(now, self._slots)
         return Work(self._available_s, self._busy_s, self._useful_s)
 
 
 def check(accounts: Mapping[str, Account], live: int) -> None:
-    """Every distinct request ended exactly once, or LedgerError."""
+    """Raises LedgerError unless every distinct request ended exactly once."""
     if live:
         raise LedgerError(f"{live} requests never ended")
     for name, account in accounts.items():

@@ -1,4 +1,4 @@
-"""What a scenario's file wants to hold, as the simulator finds it of Weir. Windows are for stages that have them."""
+"""The targets of a scenario's file, judged for Weir. Targets with a window are left to the stages that have windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEIR = "weir"
 
 
 def targets(comparison: Comparison) -> list[Figure]:
-    """Of Weir, at the greatest load of a sweep; means over the seeds."""
+    """Weir's mean over the seeds, at the greatest load."""
     cells = [cell for cell in comparison.of(WEIR) if cell.load == comparison.loads[-1]]
     return [figure for cell in cells[:1] for figure in _of(comparison, cell)]
 
@@ -28,7 +28,7 @@ def _of(comparison: Comparison, cell: Cell) -> Iterator[Figure]:
 
 
 def _read(scenario: Scenario, must: Must) -> Read | None:
-    """None where the simulator does not have the figure."""
+    """None for a figure that the simulator does not have."""
     if must.of is None:
         return READ.get(must.figure)
     return least_on_time(scenario, must.of) if must.figure == "on_time" else None

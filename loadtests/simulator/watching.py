@@ -1,4 +1,4 @@
-"""One run, watched closely: who arrived when and was on time, and what the bound of fairness is made of."""
+"""A run with the records that metrics.py needs: on-time counts by arrival, and the terms of the fairness bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from loadtests.scenarios.model import Scenario, SlotWorkers, Workers
 from loadtests.simulator.capacity import measure, weights_of
-from loadtests.simulator.engine import Progress, prepare, tell
+from loadtests.simulator.engine import Progress, prepare, report_of
 from loadtests.simulator.job import Job
 from loadtests.simulator.oracle import Asked
 from loadtests.simulator.policies.weir import WeirPolicy
@@ -25,18 +25,18 @@ STEP_S = 0.1
 
 
 class Cohorts:
-    """Distinct requests by when they first arrived, in steps of a tenth of a second."""
+    """Distinct requests by first arrival, in steps of STEP_S."""
 
     def __init__(self, duration_s: float) -> None:
         steps = round(duration_s / STEP_S) + 2
         self.distinct = [0.0] * steps
         self.answers = [0.0] * steps
-        """Those on time; and those weighed by their level, and by the share of their uncut answer that they got."""
+        """On time; `quality` weighs them by level, `tokens` by the share of the full answer."""
         self.quality = [0.0] * steps
         self.tokens = [0.0] * steps
 
     def share_on_time(self, from_s: float, until_s: float) -> float | None:
-        """Of those who arrived between the two; None where there were none."""
+        """Of the requests that arrived between these times; None if there were none."""
         distinct = within(self.distinct, from_s, until_s)
         return within(self.answers, from_s, until_s) / distinct if distinct else None
 
@@ -46,22 +46,21 @@ class Cohorts:
 
 
 def within(counts: Sequence[float], from_s: float, until_s: float) -> float:
-    """The sum over the steps between two times."""
     return sum(counts[round(from_s / STEP_S) : round(until_s / STEP_S)])
 
 
 class InFlight:
-    """The policy as it was, while what each tenant has in flight is added up."""
+    """A policy that also records the cost that each tenant has in flight."""
 
     def __init__(self, policy: Policy, weights: Weights) -> None:
         self._policy = policy
         self._scheduler = policy.scheduler if isinstance(policy, WeirPolicy) else None
         self._cost = weights.cost
         self._now: dict[str, float] = defaultdict(float)
-        self.most: dict[str, float] = defaultdict(float)
-        """Cost, with answers as long as they were allowed to be."""
+        self.largest: dict[str, float] = defaultdict(float)
+        """The largest cost in flight by tenant, with answers at their granted length."""
         self.quantum = 0.0
-        """The largest that the scheduler used; 0 where it has none."""
+        """The largest DRR quantum; 0 for other policies."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -70,7 +69,7 @@ class InFlight:
         job, dropped = self._policy.next(now)
         if job is not None:
             held = self._now[job.tenant] = self._now[job.tenant] + self._held(job)
-            self.most[job.tenant] = max(self.most[job.tenant], held)
+            self.largest[job.tenant] = max(self.largest[job.tenant], held)
             if self._scheduler is not None:
                 self.quantum = max(self.quantum, self._scheduler.drr.quantum)
         return job, dropped
@@ -84,14 +83,12 @@ class InFlight:
 
 
 class Ends:
-    """Is told of every distinct request's end."""
-
     def __init__(self, scenario: Scenario, weights: Weights) -> None:
         self._scenario = scenario
         self._weights = weights
         self.cohorts = Cohorts(scenario.duration_s)
         self.latencies_s: dict[str, list[float]] = defaultdict(list)
-        """Of the answers that count, by group of tenants."""
+        """Of answers in the counting window, by group of tenants."""
         self.asked: list[Asked] = []
         self.longest_prompt = 0
 
@@ -118,7 +115,6 @@ class Ends:
 
 
 def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> float:
-    """The least time that a request can take on an empty worker of this kind."""
     if isinstance(group, SlotWorkers):
         return (1 - group.jitter) * (prompt_tokens / group.prefill_tokens_per_s + answer_tokens * group.s_per_token)
     steps = -(-prompt_tokens // group.chunk_tokens) + answer_tokens - 1
@@ -127,16 +123,14 @@ def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> f
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came out of a run."""
-
     scenario: Scenario
     report: PolicyReport
     ends: Ends
     inflight: InFlight
     levels: Sequence[tuple[float, int]]
-    """When the number of level changes so far was seen to be a new one."""
+    """(time, level changes so far), for each bucket in which they grew."""
     predictions: Predictions
-    """Of what arrived in the counting window."""
+    """Of arrivals in the counting window."""
     weights: Weights
 
     @property
@@ -144,13 +138,11 @@ class Seen:
         return self.report.policy.startswith("weir")
 
     def level_changes(self, from_s: float, until_s: float) -> int:
-        """Between the two."""
         times, counts = [when for when, _ in self.levels], [0, *(count for _, count in self.levels)]
         return counts[bisect_left(times, until_s)] - counts[bisect_left(times, from_s)]
 
 
 def watched(run: Run, progress: Progress | None = None) -> Seen:
-    """Make the run."""
     scenario = run.scenario
     measured, weights = measure(scenario), weights_of(scenario.workers)
     simulation = prepare(scenario, run.choice, measured)
@@ -171,5 +163,5 @@ def watched(run: Run, progress: Progress | None = None) -> Seen:
     simulation.watch = look
     simulation.run_until(scenario.duration_s)
     simulation.drain()
-    report = tell(simulation, run.choice, measured.capacity, 0.0)
+    report = report_of(simulation, run.choice, measured.capacity, 0.0)
     return Seen(scenario, report, ends, inflight, levels, predictions, weights)

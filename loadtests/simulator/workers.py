@@ -1,4 +1,4 @@
-"""What both kinds of workers have: places, slots, a line for looked-ahead requests, and someone to report to."""
+"""The base of both kinds of workers: slots, a queue for lookahead, and callbacks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from loadtests.simulator.job import Job
 
 
 class Reports(Protocol):
-    """Whom a worker tells what happened, as it happens, and who wakes it."""
+    """A worker's callbacks and its clock."""
 
     def schedule(self, when: float, call: Callable[[float, Any], None], what: Any) -> None:
-        """Have `call(when, what)` made."""
+        """Call `call(when, what)` at `when`."""
         ...
 
     def began(self, now: float, job: Job) -> None:
-        """It has a slot."""
+        """The job got a slot."""
         ...
 
     def first_token(self, now: float, job: Job) -> None:
-        """The first token of its answer has come."""
+        """The job's first completion token."""
         ...
 
     def completed(self, now: float, job: Job) -> None:
-        """Its slot is free: answered or stopped."""
+        """The job was answered or stopped, and its slot is free."""
         ...
 
     def lost(self, now: float, job: Job) -> None:
-        """It came to a worker that is down."""
+        """The job reached a worker that is down."""
         ...
 
 
 class Worker:
-    """A worker as the router knows it (places, what is in flight), and the line before its slots."""
+    """The router's view of a worker (places, jobs in flight), and the queue before its slots."""
 
     __slots__ = ("down", "factor", "half_trip_s", "inflight", "line", "outstanding", "places", "reports", "slots")
 
@@ -46,30 +46,30 @@ class Worker:
         self.half_trip_s = group.round_trip_ms / 2000.0
         self.inflight = 0
         self.outstanding = 0
-        """Tokens asked of it at most."""
+        """Tokens of the jobs in flight, with answers at their granted length."""
         self.line: deque[Job] = deque()
         self.down = False
         self.factor = 1.0
-        """How many times as long everything takes."""
+        """Slowdown; 1 is normal speed."""
 
     def give(self, now: float, job: Job) -> None:
-        """Run it when a slot is free: at once, or from the line."""
+        """Run the job now, or queue it until a slot is free."""
         raise NotImplementedError
 
     def stop(self, now: float, job: Job) -> None:
-        """Abandon it; `completed` follows when its slot is free. Nothing happens if it is over."""
+        """Stop the job; `completed` follows when its slot is free. No effect on a job that has ended."""
         raise NotImplementedError
 
     def fail(self, now: float) -> list[Job]:
-        """Lose everything that runs or stands in the line."""
+        """Drop all running and queued jobs. Returns them."""
         raise NotImplementedError
 
     def slow(self, now: float, factor: float) -> None:
-        """What begins from now on takes so many times as long."""
+        """Work that begins from now on takes `factor` times as long."""
         self.factor = factor
 
     def generated(self, now: float, job: Job) -> int:
-        """Tokens of its answer so far."""
+        """Completion tokens so far."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
 """The pictures of the mechanism pages, and the figures behind them.
 
-    recipes    plots of the simulator's own: which scenario, what is changed in it, and what is looked at
-    closeups   what no comparison shows: predictions, the estimate of capacity
-    batches    steps of one worker, and what a window does
+    recipes    plots of the simulator: a scenario, its changes, and which plot
+    closeups   predictions, the estimate of capacity, ways to a quantile
+    batches    the steps of one worker, and windows of static batching
 
-Each picture is a scenario that ships with the simulator, run with the seed that it ships with. What a page says in
-numbers stands in figures.md beside the pictures.
+Each picture is a scenario that ships with the simulator, run with its own seed. The figures behind a picture are a CSV
+file beside it.
 """

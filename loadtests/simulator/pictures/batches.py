@@ -1,9 +1,9 @@
-"""Batching, step by step: a picture of who is in each step, and a table of what a window does to waiting."""
+"""Batching: a picture of the requests in each step, and a table of latency by window."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from loadtests.report import style
-from loadtests.report.page import table
 from loadtests.simulator.plots import Shape
-from loadtests.simulator.stepping import Asked, Stepping, Turned, stepped
+from loadtests.simulator.stepping import Asked, Step, Stepping, stepped
 from services.core.batcher import Batching
 from services.worker.engines.simulated import LatencyModel
 
@@ -30,7 +29,7 @@ TITLES = {
 
 
 def asked() -> list[Asked]:
-    """Six requests: B is short, D has a long prompt, C's client leaves in the middle of its answer."""
+    """Six requests: B is short, D has a long prompt, C's client leaves during its answer."""
     return [
         Asked("A", 0.0, prompt_tokens=6, answer_tokens=12, deadline=10),
         Asked("B", 0.0, prompt_tokens=4, answer_tokens=3, deadline=11),
@@ -42,7 +41,6 @@ def asked() -> list[Asked]:
 
 
 def pictured(batching: Batching) -> Stepping:
-    """What the picture shows, run."""
     return stepped(asked(), batching, LATENCY, slots=SLOTS, queue_size=9, chunk_tokens=CHUNK_TOKENS)
 
 
@@ -56,11 +54,10 @@ FIGURES: Mapping[str, Callable[[Stepping], str]] = {
 }
 
 
-def steps(jobs: int) -> tuple[Shape, str]:
-    """Who is in each step, continuous above static; and what it comes to."""
+def steps(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
+    """The requests in each step, continuous above static, and the totals."""
     runs = {batching: pictured(batching) for batching in TITLES}
     rows = ((name, *(figure(run) for run in runs.values())) for name, figure in FIGURES.items())
-    told = table(("", *(f"{batching.value}:" for batching in runs)), rows)
     drawn = Steps(
         name="steps",
         question="Who is in each step?",
@@ -69,17 +66,16 @@ def steps(jobs: int) -> tuple[Shape, str]:
         x_label="time, milliseconds; a step is as wide as it lasts",
         runs=runs,
     )
-    return drawn, "\n".join([*told, "", '`make pictures ARGS="steps"`'])
+    return drawn, [("", *(batching.value for batching in runs)), *rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Steps(Shape):
-    """Slots below one another, and the line below them, for each way to batch."""
+    """A row per slot and the queue below, for each way to batch."""
 
     runs: Mapping[Batching, Stepping]
 
     def draw(self, theme: style.Theme) -> Figure:
-        """See `Shape`."""
         figure = style.blank(5.4)
         style.headline(figure, theme, self.question, self.note)
         grid = figure.add_gridspec(2, 1, left=0.09, right=0.98, top=0.8, bottom=0.1, hspace=0.42)
@@ -113,28 +109,28 @@ def _panel(axes: Axes, run: Stepping, theme: style.Theme) -> None:
     _line_below(axes, run, colors)
 
 
-def _cell(axes: Axes, step: Turned, place: int, **looks: Any) -> None:
+def _cell(axes: Axes, step: Step, place: int, **looks: Any) -> None:
     began_ms, ended_ms = 1000 * step.began_s, 1000 * step.ended_s
     axes.add_patch(Rectangle((began_ms + 1, place + 0.08), ended_ms - began_ms - 2, 0.84, **looks))
 
 
-def _lettered(axes: Axes, step: Turned, place: int, name: str, read: str, color: str) -> None:
-    """Its name, and below it how much of a prompt it reads."""
+def _lettered(axes: Axes, step: Step, place: int, name: str, read: str, color: str) -> None:
+    """Writes the request's name, and below it the prompt tokens read."""
     middle_ms = 500 * (step.began_s + step.ended_s)
     heights = ((0.33, name, style.SMALL_PT), (0.7, read, 7.0)) if read else ((0.5, name, style.SMALL_PT),)
     for height, text, size in heights:
         axes.text(middle_ms, place + height, text, ha="center", va="center", fontsize=size, color=color)
 
 
-def _seated(before: Mapping[str, int], step: Turned) -> dict[str, int]:
-    """Requests stay where they are; newcomers take the first seats that are free."""
+def _seated(before: Mapping[str, int], step: Step) -> dict[str, int]:
+    """Slots by request: running requests keep theirs, new ones take the first free slots."""
     places = {id: before[id] for id in step.in_it if id in before}
     free = iter(sorted(set(range(SLOTS)) - set(places.values())))
     return places | {id: next(free) for id in step.in_it if id not in places}
 
 
 def _line_below(axes: Axes, run: Stepping, colors: Mapping[str, str]) -> None:
-    """Who waits, from arrival to start."""
+    """Draws each queued request from its arrival to its start."""
     started_s: dict[str, float] = {}
     for step in run.steps:
         for id in step.in_it:
@@ -156,7 +152,7 @@ REQUESTS = 10_000
 
 
 def gathered(load: float, window_ms: float, seed: int = 1) -> Stepping:
-    """Requests of one step each, at random, before a static engine that waits for this window."""
+    """Poisson arrivals of requests of one step each, on a static engine with this window."""
     chance = random.Random(seed)
     rate_per_s = load * BATCH / (STEP.mean_ms(BATCH, 0) / 1000)
     at_s, coming = 0.0, []
@@ -172,16 +168,16 @@ def latency_ms(run: Stepping, quantile: float) -> float:
 
 
 def busy(run: Stepping) -> float:
-    """The share of its time that the engine computes."""
+    """The share of time in steps."""
     return sum(step.ended_s - step.began_s for step in run.steps) / run.steps[-1].ended_s
 
 
-def windows(jobs: int) -> tuple[None, str]:
-    """The median and p99 of latency, and the share of time that the engine computes, for each load and window."""
-    heads = ("load", *(f"window {window_ms:g} ms: p50, p99, busy:" for window_ms in WINDOWS_MS))
-    rows = ((f"{load:.0%}", *(_told(gathered(load, window_ms)) for window_ms in WINDOWS_MS)) for load in LOADS)
-    return None, "\n".join([*table(heads, rows), "", '`make pictures ARGS="windows"`'])
+def windows(jobs: int) -> tuple[None, list[Sequence[str]]]:
+    """Median and p99 of latency, and the share of time in steps, for each load and window."""
+    heads = ("load", *(f"window {window_ms:g} ms: p50, p99, busy" for window_ms in WINDOWS_MS))
+    rows = ((f"{load:.0%}", *(_summary(gathered(load, window_ms)) for window_ms in WINDOWS_MS)) for load in LOADS)
+    return None, [heads, *rows]
 
 
-def _told(run: Stepping) -> str:
+def _summary(run: Stepping) -> str:
     return f"{latency_ms(run, 0.5):.0f} ms, {latency_ms(run, 0.99):.0f} ms, {busy(run):.0%}"

@@ -1,4 +1,4 @@
-"""Pictures and tables of what no comparison shows: predictions, the estimate of capacity, ways to a quantile."""
+"""Pictures and tables outside the comparison: predictions, the estimate of capacity, ways to a quantile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from loadtests.report import style
-from loadtests.report.page import table
 from loadtests.scenarios.model import Failure, Scenario
 from loadtests.simulator import capacity, engine, plots
 from loadtests.simulator.job import Job
@@ -29,17 +28,15 @@ MIXES = {
     "a neighbour ten times bigger": Runs("big_neighbour", loads=(10,)),
     "unknown lengths, 10x": Runs("unknown_lengths_10x", duration_s=150),
 }
-"""Traffic whose waits are predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered(Shape):
-    """Shares of the waits within each of the published quantiles, in a line for each mix."""
+    """Shares of the waits within each published quantile, a row per mix."""
 
     shares: Mapping[str, Sequence[float]]
 
     def draw(self, theme: style.Theme) -> Figure:
-        """See `Shape`."""
         figure, (axes,) = style.sheet(left=0.3, right=0.96, height_in=1.75 + 0.38 * len(self.shares))
         style.headline(figure, theme, self.question, self.note)
         for q, color in zip(PUBLISHED, theme.tenants, strict=False):
@@ -57,14 +54,16 @@ class Covered(Shape):
         return figure
 
 
-def coverage(jobs: int) -> tuple[Shape, str]:
-    """How many waits were within what was predicted for 50, 90 and 95 in a hundred, mix by mix."""
-    shares, rows = {}, []
+def coverage(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
+    """The share of waits within each predicted quantile, by mix."""
+    shares: dict[str, list[float]] = {}
+    rows: list[Sequence[str]] = [("mix", "waits", *(f"within q{100 * q:.0f}" for q in PUBLISHED), "command")]
     for name, runs in MIXES.items():
-        told = [report.coverage for report in runs.make(jobs).cells[0].reports if report.coverage]
-        waits = sum(each.count for each in told)
-        shares[name] = [sum(each.shares[q] * each.count for each in told) / waits for q in PUBLISHED]
-        rows.append((name, f"{waits:,}", *(f"{100 * share:.1f}%" for share in shares[name])))
+        coverages = [report.coverage for report in runs.make(jobs).cells[0].reports if report.coverage]
+        waits = sum(each.count for each in coverages)
+        shares[name] = [sum(each.shares[q] * each.count for each in coverages) / waits for q in PUBLISHED]
+        percents = (f"{100 * share:.1f}%" for share in shares[name])
+        rows.append((name, f"{waits:,}", *percents, f"{runs.command} --json"))
     drawn = Covered(
         name="coverage",
         question="Were the predicted waits right as often as they said?",
@@ -73,9 +72,7 @@ def coverage(jobs: int) -> tuple[Shape, str]:
         x_label="waits within the prediction, percent",
         shares=shares,
     )
-    columns = ("mix", "waits:", *(f"within q{100 * q:.0f}:" for q in PUBLISHED))
-    commands = (f"- {name}: `{runs.command} --json`" for name, runs in MIXES.items())
-    return drawn, "\n".join([*table(columns, rows), "", *commands])
+    return drawn, rows
 
 
 # ---- the estimate of capacity
@@ -83,8 +80,8 @@ def coverage(jobs: int) -> tuple[Shape, str]:
 LOOKED_AT_S = (19, 22, 25, 30, 35, 39, 42, 45, 49, 52, 60)
 
 
-def rate(jobs: int) -> tuple[Shape, str]:
-    """The estimate of capacity while a worker is lost, and while one is slow."""
+def rate(jobs: int) -> tuple[Shape, list[Sequence[str]]]:
+    """The estimate of capacity while a worker is down, and while one is slow."""
     lost, slow = (Runs(name, duration_s=90).read() for name in ("outage", "slow_worker"))
     chart = Panels(
         name="rate",
@@ -94,13 +91,13 @@ def rate(jobs: int) -> tuple[Shape, str]:
         y_label="work per second, share of what it was",
         panels=(_rate("one worker of two is lost", lost), _rate("one worker of two is slow", slow)),
     )
-    rows = []
+    rows: list[Sequence[str]] = [("scenario", "at", "estimate", "truth")]
     for panel in chart.panels:
         estimate, truth = panel.curves
         places = {at: estimate.xs.index(float(at)) for at in LOOKED_AT_S}
         rows += [(panel.policy, f"{at} s", *(f"{curve.ys[place]:.2f}" for curve in (estimate, truth)))
                  for at, place in places.items()]  # fmt: skip
-    return chart, "\n".join(table(("scenario", "at:", "estimate:", "truth:"), rows))
+    return chart, rows
 
 
 def _rate(title: str, scenario: Scenario) -> Panel:
@@ -123,25 +120,23 @@ def _rate(title: str, scenario: Scenario) -> Panel:
 
 
 def _lost(failure: Failure, count: int, now: float) -> float:
-    """The share of capacity that a failure takes at this moment."""
+    """The share of capacity that a failure takes at `now`."""
     if not failure.from_s <= now < failure.until_s:
         return 0.0
     part = (failure.workers or count) / count
     return part if failure.kind == "down" else part * (1 - 1 / failure.factor)
 
 
-# ---- an error that is added beside one that is multiplied
+# ---- added or multiplied errors
 
 Q = 0.95
 WINDOW = 200
 ENOUGH = 20
-LEAST_S = 0.04
-"""Half a service time of the small requests: predictions below it have no ratio worth having."""
+MIN_PREDICTION_S = 0.04
+"""Half a service time of the small requests; ratios to smaller predictions are ignored."""
 
 
 class Start(NamedTuple):
-    """One request that started."""
-
     at: float
     tenant: str
     expected_s: float
@@ -153,13 +148,13 @@ class Start(NamedTuple):
         return self.waited_s - self.expected_s
 
     def ratio(self, least_s: float) -> float | None:
-        """None for a prediction that is not above that."""
+        """Wait over prediction; None for a prediction below `least_s`."""
         return self.waited_s / self.expected_s if self.expected_s >= max(least_s, 1e-12) else None
 
 
 @dataclass(slots=True)
-class Told:
-    """How a way to a q95 did: the share of the waits within, and the mean of what was predicted."""
+class Result:
+    """Results of a way to a q95: the predictions, and how many waits were within."""
 
     predicted_s: list[float] = field(default_factory=list)
     within: int = 0
@@ -174,22 +169,22 @@ class Told:
 
 
 class Way(NamedTuple):
-    """Whose errors, what an error is, and how the q95 of the errors before is used."""
+    """A way to a q95: the group that shares errors, the error, and the prediction from the q95 of past errors."""
 
     key: Callable[[Start], str]
     error: Callable[[Start], float | None]
     predict: Callable[[Start, float | None], float]
 
-    def run(self, starts: Sequence[Start], group: str) -> Told:
-        """Learns from all, and is judged by what it tells the tenants of this group."""
-        told, windows = Told(), dict[str, Rolling]()
+    def run(self, starts: Sequence[Start], group: str) -> Result:
+        """Learns from all requests; the result is of tenants whose names begin with `group`."""
+        result, windows = Result(), dict[str, Rolling]()
         for start in starts:
             window = windows.setdefault(self.key(start), Rolling(WINDOW))
             if len(window) >= ENOUGH and start.tenant.startswith(group):
-                told.add(self.predict(start, window.quantile(Q)), start)
+                result.add(self.predict(start, window.quantile(Q)), start)
             if (error := self.error(start)) is not None:
                 window.add(error)
-        return told
+        return result
 
 
 def _plus(start: Start, error_s: float | None) -> float:
@@ -199,7 +194,7 @@ def _plus(start: Start, error_s: float | None) -> float:
 WAYS: Mapping[str, Way] = {
     "times a ratio between 1 and 3, of the class": Way(
         lambda start: "",
-        lambda start: start.ratio(LEAST_S),
+        lambda start: start.ratio(MIN_PREDICTION_S),
         lambda start, ratio: start.expected_s * min(3.0, max(1.0, ratio or 1.0)),
     ),
     "times a ratio, of the tenant": Way(
@@ -217,21 +212,20 @@ LEARNED = {
 }
 
 
-def ways(jobs: int) -> tuple[None, str]:
-    """Four ways from the same predictions and waits to a q95, and Weir's, which also learns from what expired.
+def ways(jobs: int) -> tuple[None, list[Sequence[str]]]:
+    """Coverage and mean of the q95 by four ways from the same predictions and waits, and by Weir's.
 
-    A good q95 is long enough for 95 of 100, and no longer than it must be: so both are told, for each mix.
+    Weir's also learns from expired requests. A good q95 covers 95 % and is short.
     """
     columns: list[list[str]] = []
     for runs, group in LEARNED.values():
-        starts, ours = _starts(runs), Told()
+        starts, ours = _starts(runs), Result()
         for start in starts:
             if start.tenant.startswith(group):
                 ours.add(start.published_s, start)
         columns.append([str(each) for each in (*(way.run(starts, group) for way in WAYS.values()), ours)])
     names = (*WAYS, "plus an error of the tenant and kind, at a level that moves (Weir)")
-    heads = ("q95 of the wait = the expected wait ...", *(f"{name}:" for name in LEARNED))
-    return None, "\n".join(table(heads, zip(names, *columns, strict=True)))
+    return None, [("q95 of the wait = the expected wait ...", *LEARNED), *zip(names, *columns, strict=True)]
 
 
 def _starts(runs: Runs) -> list[Start]:

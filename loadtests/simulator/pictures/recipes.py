@@ -1,4 +1,4 @@
-"""Which runs make a picture, and what is looked at in them: `recipes.yaml`, read."""
+"""The runs and the plot of each picture, from `recipes.yaml`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUALITY = (1.0, 0.9, 0.8, 0.65, 0.5)
 
 
 class Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scenario that ships, and what is changed in it: the arguments of `weir simulate`."""
+    """A scenario and its changes, as the arguments of `weir simulate`."""
 
     scenario: str
     policies: tuple[str, ...] = ("weir",)
@@ -42,13 +42,12 @@ class Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (f"policies=[{', '.join(self.policies)}]", *self.sets)
 
     def read(self) -> Scenario:
-        """Raises LabError where the scenario has a fault."""
+        """The scenario. Raises LabError if it is invalid."""
         path = find(self.scenario)
         changes = Changes(loads=self.loads, duration_s=self.duration_s, sets=self._all_sets)
         return parse(changed(load_raw(path), changes), name=self.scenario, folder=path.parent)
 
     def make(self, jobs: int) -> Comparison:
-        """Every run of it."""
         scenario = self.read()
         return compare(self.scenario, scenario, execute(plan(scenario), jobs))
 
@@ -60,10 +59,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     look: str = ""
     question: str = ""
     only: tuple[str, ...] = ()
-    quoted: tuple[str, ...] = ()
 
     def chart(self, comparison: Comparison) -> Shape:
-        """What is looked at. Raises KeyError for a plot that these runs do not have."""
+        """The plot. Raises KeyError if these runs do not have it."""
         cells = tuple(cell for cell in comparison.cells if not self.only or cell.policy in self.only)
         shown = replace(comparison, cells=cells)
         if self.look in LOOKS:
@@ -73,7 +71,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def dropped(comparison: Comparison) -> Chart:
-    """Broken promises: of those let in, how many are dropped in the queue."""
+    """The share of admitted attempts that were dropped from the queue, in percent."""
 
     def percent(cell: Cell) -> float | None:
         share = cell.mean(READ["dropped"])
@@ -93,7 +91,7 @@ def dropped(comparison: Comparison) -> Chart:
 
 
 def worth(comparison: Comparison) -> Chart:
-    """What the ladder did, over time: answers on time, each by the worth of the level that was in force."""
+    """Answers on time per second, weighed by the quality of the level in force."""
     base = next(chart for chart in figures.charts(comparison) if isinstance(chart, Chart))
     return replace(
         base,

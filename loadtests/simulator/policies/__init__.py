@@ -1,1 +1,1 @@
-"""The baselines that Weir is compared with, each in a file of its own, and the adapter to Weir itself."""
+"""The baselines, and the adapter to Weir's scheduler."""

@@ -1,4 +1,4 @@
-"""Which policy a name stands for."""
+"""The policies by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(
     announced: Estimator,
     tenant_weights: Mapping[str, float],
 ) -> Policy:
-    """The policy, ready to be driven."""
+    """The policy with its settings. Raises LabError for a wrong setting."""
     if choice.policy == "weir":
         random = Random(f"{seed}/weir").random
         return weir.build(scenario, {**scenario.weir, **choice.settings}, weights, announced, random)

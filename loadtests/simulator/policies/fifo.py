@@ -1,9 +1,7 @@
-"""First in, first out: unbounded, bounded, and with a look at the deadline before a job starts (TTL at dequeue).
+"""First in, first out: unbounded, bounded, or with TTL at dequeue.
 
-The three shapes that most queues in front of an LLM have. None cancels, so a client that left is served nonetheless,
-unless its time was up before the job started. A job that starts just before its deadline is finished for nobody: with
-clients that retry, that keeps an overload alive after its cause has gone (a metastable failure, Bronson et al.,
-HotOS 2021).
+None cancels: jobs of clients that left still run, and a job that starts just before its deadline runs to its end. With
+retries, this keeps an overload alive after its cause has gone (a metastable failure, Bronson et al., HotOS 2021).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ FULL = No(Outcome.TENANT_QUEUE_FULL)
 
 
 class Fifo(Policy):
-    """One queue; `queue_size` bounds it, `drops_expired` looks at the deadline before a job starts."""
+    """One queue. `queue_size` bounds it; `drops_expired` drops expired jobs at dequeue."""
 
     def __init__(self, *, queue_size: int | None = None, drops_expired: bool = False) -> None:
         if queue_size is not None and queue_size < 1:

@@ -1,7 +1,6 @@
-"""Round robin over tenants, one request each, with a look at the deadline before a job starts.
+"""Round robin over tenants, one request each, with TTL at dequeue: the flow control of today's inference gateways.
 
-The shape of the flow control that ships in inference gateways today. It shares requests, not work: a tenant with
-requests ten times as long gets ten times the service. `cancels` also takes work back when the client has gone.
+It shares requests, not work: a tenant with requests ten times as long gets ten times the service.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ FULL = No(Outcome.TENANT_QUEUE_FULL)
 
 
 class RoundRobin(Policy):
-    """A queue per tenant that has work, visited in turn; `queue_size` bounds each."""
+    """A queue per tenant; `queue_size` bounds each, `cancels` stops the work of clients that disconnect."""
 
     def __init__(self, *, cancels: bool = False, queue_size: int | None = None) -> None:
         if queue_size is not None and queue_size < 1:
@@ -54,7 +53,7 @@ class RoundRobin(Policy):
         while queue:
             job = queue.popleft()
             if self.cancels and job.state != WAITING:
-                continue  # its client left; that was told already
+                continue  # its client left; the simulation has counted that
             if now < job.deadline:
                 return job
             dropped.append(job)

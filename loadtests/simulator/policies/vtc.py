@@ -1,14 +1,12 @@
-"""Virtual Token Counter (Sheng et al., OSDI 2024): serve the tenant that has had the least service so far.
+"""Virtual Token Counter (Sheng et al., OSDI 2024): serve the tenant with the least service so far.
 
-A counter per tenant grows with the service that it gets: `w_p` a prompt token when a job starts, `w_q` a token of the
-answer as it is generated. A tenant that comes back from idleness is lifted to the least counter among those that
-wait, or to that of the last one that left if nobody waits, so that nobody saves up credit. Weighted: each counter
-grows by service / weight.
+A counter per tenant grows by service / weight: `w_p` per prompt token when a job starts, `w_q` per completion token,
+charged before a choice, every 5 ms at most. An idle tenant that returns is lifted to the least counter of the waiting
+tenants (if there are none, of the last tenant that left the queue), so idle tenants save no credit.
 
-The paper's bound: the service of two backlogged tenants differs by at most 2 * max(w_p * L_input, w_q * M), where M
-is the number of tokens that fit the running batch. Where the paper drops nothing, ours has the same TTL at dequeue and
-cancellation as the other strong baseline, so that the comparison is about order alone. Tokens are charged as they are
-generated: before a choice, every running job is charged for what it has produced, every 5 ms at most.
+The paper's bound: the service of two backlogged tenants differs by at most 2 * max(w_p * L_input, w_q * M), where M is
+the number of tokens in the running batch. Unlike the paper's, this one has TTL at dequeue and cancellation, as
+`round_robin_ttl_cancel` has, so that they differ in order alone.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from loadtests.simulator.policy import Policy, Refusal
 from services.core.outcome import Outcome
 
 CHARGE_EVERY_S = 0.005
-"""About a token's time; charging hundreds of running jobs before each choice would make many slots slow to simulate."""
+"""About a token's time. Charging before every choice would be slow with many slots."""
 
 
 class Vtc(Policy):
-    """A counter a tenant, and a heap of the tenants that wait, by counter."""
+    """A counter per tenant, and a heap of the waiting tenants by counter."""
 
     cancels = True
 
@@ -36,9 +34,9 @@ class Vtc(Policy):
         self._completion_weight = completion_weight
         self._counters: dict[str, float] = {}
         self._queues: dict[str, deque[Job]] = {}
-        self._heap: list[tuple[float, str]] = []  # counters may be stale: they only grow, so a stale one comes early
+        self._heap: list[tuple[float, str]] = []  # stale counters are too low, so they come early
         self._in_heap: set[str] = set()
-        self._running: dict[Job, int] = {}  # with the tokens that it was charged for
+        self._running: dict[Job, int] = {}  # completion tokens charged
         self._charged_at = -CHARGE_EVERY_S
         self._last_left = 0.0
 
@@ -59,7 +57,7 @@ class Vtc(Policy):
             heappush(self._heap, (counter, tenant))
 
     def _refresh(self) -> float | None:
-        """Bring the heap's head up to date; its counter."""
+        """Make the head of the heap current. Returns its counter, None for an empty heap."""
         heap, counters = self._heap, self._counters
         while heap:
             counter, tenant = heap[0]
@@ -91,7 +89,7 @@ class Vtc(Policy):
         while queue:
             job = queue.popleft()
             if job.state != WAITING:
-                continue  # its client left; that was told already
+                continue  # its client left; the simulation has counted that
             if now < job.deadline:
                 return job
             dropped.append(job)

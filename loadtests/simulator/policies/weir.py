@@ -1,4 +1,4 @@
-"""Weir itself: the classes that the router runs, driven on the simulator's clock. This file only translates."""
+"""Adapter to the router's scheduler, on the simulator's clock."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from services.core.policies import Policies
 from services.core.scheduler import Scheduler
 
 POOL = "default"
-MOST_CONFIGURED = 100
-"""Groups with more tenants than this are left to be met as strangers, as they would be at a real door."""
+MAX_CONFIGURED = 100
+"""A larger group of default weight and class is not configured: its tenants are unknown, as at a real router."""
 
 
 class WeirPolicy(Policy):
-    """Cancels, expires, predicts, degrades; as far as its switches say so."""
+    """`services.core.scheduler.Scheduler` as a policy."""
 
     quantiles: Sequence[float] = PUBLISHED
 
@@ -53,7 +53,7 @@ class WeirPolicy(Policy):
         return job.forecast
 
     def next(self, now: float) -> tuple[Job | None, Sequence[Job]]:
-        return self.scheduler.next(now)  # type: ignore[return-value]  # it gives back what it was given: jobs
+        return self.scheduler.next(now)  # type: ignore[return-value]  # it returns the jobs it was given
 
     def expire(self, now: float) -> Sequence[Job]:
         return self.scheduler.expire(now)  # type: ignore[return-value]
@@ -85,7 +85,7 @@ def build(
     announced: Estimator,
     random: Callable[[], float],
 ) -> WeirPolicy:
-    """Weir with the scenario's classes and tenants, and what the workers announce."""
+    """Weir with the scenario's classes, tenants and announced estimates. Raises LabError for a wrong setting."""
     given = dict(overrides)
     tenant_bounds = _bounds("tenant_bounds", given.pop("tenant_bounds", 64))
     first = scenario.classes[0].name
@@ -106,7 +106,7 @@ def build(
 
 def _configured(group: TenantGroup, first_class: str) -> Sequence[str]:
     is_stranger = group.weight == 1.0 and group.tenant_class == first_class
-    if is_stranger and group.count > MOST_CONFIGURED:
+    if is_stranger and group.count > MAX_CONFIGURED:
         return ()
     return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(group.count)]
 

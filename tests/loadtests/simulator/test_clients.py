@@ -110,7 +110,7 @@ def at_the_door(hint_s: float | None, wait: str) -> tuple[Door, Simulation]:
 def test_who_obeys_hints_comes_back_when_told() -> None:
     door, simulation = at_the_door(2.0, "hint")
     assert door.seen == [(1.0, 0), (3.0, 1)]
-    hints = simulation.plan.accounts["t0"].told_hints()
+    hints = simulation.plan.accounts["t0"].hint_counts()
     assert (hints.given, hints.obeyed, hints.first_obeyed, hints.first_obeyed_admitted) == (1, 1, 1, 1)
 
 
@@ -118,7 +118,7 @@ def test_without_a_hint_who_would_obey_backs_off_and_that_counts_as_no_hint() ->
     door, simulation = at_the_door(None, "hint")
     assert [attempt for _, attempt in door.seen] == [0, 1]
     assert 1.0 < door.seen[1][0] < 2.0
-    assert simulation.plan.accounts["t0"].told_hints().obeyed == 0
+    assert simulation.plan.accounts["t0"].hint_counts().obeyed == 0
 
 
 def test_who_never_retries_does_not_whatever_it_is_told() -> None:

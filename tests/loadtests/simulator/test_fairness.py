@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.simulator.clients import Tenant
-from loadtests.simulator.fairness import Gaps, Jain, index, max_min, told
+from loadtests.simulator.fairness import Gaps, Jain, index, max_min, summary
 from loadtests.simulator.histogram import Histogram
 from loadtests.simulator.tally import Account
 from tests.loadtests.simulator.worlds import scenario, unmeasured
@@ -28,10 +28,10 @@ def test_the_gap_grows_only_while_both_are_backlogged() -> None:
     gaps.served(0, 10)
     gaps.served(0, 10)
     gaps.served(1, 5)
-    assert gaps.most == 20
+    assert gaps.largest == 20
     gaps.idle(1)
     gaps.served(0, 1000)
-    assert gaps.most == 20
+    assert gaps.largest == 20
 
 
 def test_the_gap_is_over_any_interval_not_only_from_its_beginning() -> None:
@@ -40,7 +40,7 @@ def test_the_gap_is_over_any_interval_not_only_from_its_beginning() -> None:
     gaps.backlogged(1)
     for watch, cost in [(0, 30), (1, 80), (0, 10)]:
         gaps.served(watch, cost)
-    assert gaps.most == 80  # from +30 to -50
+    assert gaps.largest == 80  # from +30 to -50
     assert gaps.pair == (0, 1)
 
 
@@ -74,7 +74,7 @@ def test_who_asks_for_little_and_gets_it_is_treated_fairly() -> None:
     for tenant, asked, served in [(small, 10, 10), (big, 500, 45), (other, 500, 45)]:
         tenant.asked_cost, tenant.served_cost = asked, served
     jain.close()
-    assert told(Gaps(everyone), jain).jain_least == pytest.approx(1.0)
+    assert summary(Gaps(everyone), jain).jain_least == pytest.approx(1.0)
     assert small.asked_cost == 0
 
 
@@ -96,10 +96,10 @@ def test_a_quantile_is_within_one_percent_of_a_sample_that_is_one(values: list[f
     for value in values:
         histogram.add(value)
     exact = sorted(values)[max(0, -int(-q * len(values) // 1) - 1)]
-    told = histogram.quantile(q)
-    assert told is not None
-    assert min(abs(told / each - 1) for each in values) <= 0.0101 + 1e-9
-    assert told == pytest.approx(exact, rel=0.0202)
+    summary = histogram.quantile(q)
+    assert summary is not None
+    assert min(abs(summary / each - 1) for each in values) <= 0.0101 + 1e-9
+    assert summary == pytest.approx(exact, rel=0.0202)
 
 
 def test_histograms_add_up() -> None:
@@ -112,5 +112,5 @@ def test_histograms_add_up() -> None:
             both.add(value)
     one.merge(other)
     assert one.counts == both.counts
-    assert (one.count, one.most) == (200, both.most)
+    assert (one.count, one.largest) == (200, both.largest)
     assert Histogram().quantile(0.5) is None

@@ -1,7 +1,8 @@
-"""The pictures of the documents: their commands, their tables, and the pages that quote them."""
+"""The pictures of the documents: their commands and their figures."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from loadtests.simulator.pictures.closeups import LEARNED, MIXES, WAYS, Start, _
 from loadtests.simulator.pictures.recipes import RECIPES, Recipe, Runs
 from loadtests.simulator.plots import Chart
 
+ROOT = Path(__file__).parents[3]
 SHORT = Runs("sweep", ("weir", "{policy: weir, label: weir_without, settings: {calibrate: false}}"), (1, 2, 3), 3)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -29,30 +36,36 @@ def test_every_scenario_of_a_closeup_can_be_read():
         assert runs.read().policies[0].name == "weir"
 
 
-def test_a_picture_alone_changes_its_own_section_and_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(RECIPES, "measured-rounds", Recipe(SHORT, "dropped", quoted=("dropped",)))
-    monkeypatch.setattr(pictures, "PAGES", tmp_path)
-    (tmp_path / "page.md").write_text("a\n<!-- figures: measured-rounds -->\n\nold\n\n<!-- end of figures -->\nz\n")
-    pictures.write(tmp_path / "figures.md", {"measured-rounds": "old", "hints": "kept"})
+def test_one_picture_writes_its_own_files_and_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(RECIPES, "measured-rounds", Recipe(SHORT, "dropped"))
+    pictures.write(tmp_path / "hints.csv", [("kept",)])
     pictures.make(["measured-rounds"], tmp_path, tmp_path, jobs=1)
-    sections = pictures.sections(tmp_path / "figures.md")
-    assert sections["hints"] == "kept"
-    assert sections["measured-rounds"].startswith(f"`{SHORT.command}`")
-    assert sections["measured-rounds"].count("| weir |") == 3
-    quoted = (tmp_path / "page.md").read_text()
-    assert quoted.startswith("a\n<!--")
-    assert quoted.endswith("-->\nz\n")
-    assert "| load | dropped: weir | dropped: weir_without |" in quoted
-    assert "old" not in quoted
-    drawn = [path.name for path in sorted(tmp_path.glob("*.*")) if path.suffix in (".svg", ".png")]
-    assert drawn == ["measured-rounds-dark.svg", "measured-rounds.png", "measured-rounds.svg"]
+    assert (tmp_path / "hints.csv").read_text() == "kept\n"
+    rows = read(tmp_path / "measured-rounds.csv")
+    assert [(row["load"], row["policy"]) for row in rows] == [
+        (load, policy) for load in ("1x", "2x", "3x") for policy in ("weir", "weir_without")
+    ]
+    assert all(row["dropped"].endswith("%") for row in rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "commands.csv", "hints.csv", "measured-rounds-dark.svg", "measured-rounds.csv", "measured-rounds.png",
+        "measured-rounds.svg",
+    ]  # fmt: skip
 
 
-def test_a_table_that_was_not_made_leaves_its_page_alone(tmp_path: Path):
-    text = "<!-- figures: hints -->\n\nold\n\n<!-- end of figures -->\n"
-    (tmp_path / "page.md").write_text(text)
-    assert not list(pictures.quote(tmp_path, {"ladder": "new"}))
-    assert (tmp_path / "page.md").read_text() == text
+def test_commands_name_a_file_and_a_command_for_each_picture_and_are_up_to_date(tmp_path: Path):
+    pictures.make([], tmp_path, None, jobs=1)
+    assert (tmp_path / "commands.csv").read_bytes() == (ROOT / pictures.FOLDER / "commands.csv").read_bytes()
+    named = {row["name"]: row for row in read(tmp_path / "commands.csv")}
+    assert list(named) == list(pictures.ALL)
+    assert named["standing-queue"]["figures"] == named["goodput"]["figures"] == "goodput.csv"
+    assert named["a-quiet-day"]["command"] == RECIPES["a-quiet-day"].runs.command
+    files = {row["figures"] for row in named.values()} | {"commands.csv"}
+    assert {path.name for path in (ROOT / pictures.FOLDER).glob("*.csv")} == files
+
+
+def test_the_shortest_picture_gives_the_committed_figures_again(tmp_path: Path):
+    pictures.make(["steps"], tmp_path, None, jobs=1)
+    assert (tmp_path / "steps.csv").read_bytes() == (ROOT / pictures.FOLDER / "steps.csv").read_bytes()
 
 
 def test_drops_are_drawn_in_percent():
@@ -85,5 +98,5 @@ def test_a_failure_takes_its_part_of_capacity_while_it_lasts():
 
 
 def test_names_of_pictures_are_names_of_files():
-    assert all(name.replace("-", "").isalpha() for name, recipe in RECIPES.items() if recipe.look)
+    assert all(name.replace("-", "").isalpha() for name in pictures.ALL)
     assert len(pictures.ALL) == len(set(pictures.ALL))

@@ -176,7 +176,7 @@ def test_coverage_counts_waits_and_those_who_waited_longer_in_vain() -> None:
         predictions.started(waited_s, job("a"))
     predictions.gave_up(1.5, job("a"))  # nobody knows how long it would have waited
     predictions.gave_up(2.5, job("a"))
-    told = predictions.told()
+    told = predictions.coverage()
     assert told is not None
     assert (told.count, told.shares) == (5, {0.5: 2 / 5, 0.9: 3 / 5})
 
@@ -244,7 +244,7 @@ def test_a_policy_that_never_sleeps_is_found_out() -> None:
 
 @pytest.mark.parametrize("policy", [Fifo(), RoundRobin(cancels=True), vtc()])
 def test_nobody_waits_when_all_is_over(policy: Policy) -> None:
-    series = drive(policy, QUEUE).timeline.told()
+    series = drive(policy, QUEUE).timeline.series()
     assert series.queue_depth[0] > 0
     assert series.queue_depth[-1] == series.running[-1] == 0
 

@@ -88,8 +88,8 @@ def test_latencies_are_told_for_the_bucket_in_which_the_answer_came() -> None:
     for latencies_s in ((), (1.2,), ()):
         for latency_s in latencies_s:
             timeline.answer(latency_s, on_time=False)
-        timeline.turn(0, 0)
+        timeline.close_bucket(0, 0)
     timeline.answer(9.9, on_time=True)  # after the end: while it drains
-    told = timeline.told()
+    told = timeline.series()
     assert told.latency_p95_s == (None, pytest.approx(1.2, rel=0.02), None)
     assert (told.on_time, told.late) == ((0, 0, 0), (0, 1, 0))

@@ -105,7 +105,7 @@ def test_no_job_stands_in_a_line_while_another_worker_has_a_slot() -> None:
 
 def test_the_first_token_comes_when_the_prompt_is_read_and_one_is_written() -> None:
     simulation, _ = play([(1.0, 500, 20, LATE)], worker=EXACT)
-    assert simulation.plan.accounts["t0"].first_token_s.most == pytest.approx(0.51)
+    assert simulation.plan.accounts["t0"].first_token_s.largest == pytest.approx(0.51)
 
 
 # ---- steps
@@ -165,7 +165,7 @@ def test_used_time_adds_up_to_busy_time() -> None:
         gaps += max(0.0, job.ran_from - busy_until)
         busy_until = max(busy_until, job.ran_until)
     assert sum(job.used_s for job in jobs) / 2 == pytest.approx(ends - gaps)
-    assert simulation.work.told(10.0).wasted_share == pytest.approx(0.0)
+    assert simulation.work.total(10.0).wasted_share == pytest.approx(0.0)
 
 
 def test_a_step_worker_that_goes_down_loses_its_jobs_and_their_time_counts() -> None:
