@@ -1,7 +1,7 @@
 """`python -m loadtests.load PLAN.toml --url http://127.0.0.1:8000 [--trace FILE] [--json FILE] [--rows FILE]`
 
-With `--describe` it tells what would be sent, and sends nothing. Exit status: 0; 2 for a plan or an address that cannot
-be used; 3 if the generator itself was too late too often.
+`--describe` prints what would be sent and sends nothing. Exit status: 0; 2 for an unusable plan or address; 3 if the
+generator itself was late too often.
 """
 
 from __future__ import annotations

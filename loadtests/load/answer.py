@@ -1,6 +1,6 @@
-"""Reading one answer: what its bytes say of it, fed as they come. It knows no socket and no clock.
+"""An incremental reader of one answer, without sockets or clocks.
 
-Whole answers are read at their end; streams as they grow, since the moment of the first token is what people feel.
+A whole answer is parsed at its end. A stream is parsed as it grows, because the first token's time matters to users.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Error(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """What any of the routes may say, whole or in one event; everything else is ignored."""
+    """The fields read from any route's answer or event; all others are ignored."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
@@ -49,7 +49,7 @@ _read = msgspec.json.Decoder(_Said).decode
 
 
 class Answer:
-    """One answer. `body` returns whether this piece brought the first token. `source`: where `/ask` says it is from."""
+    """One answer. `body` returns True for the piece that brought the first token. `source` is `/ask`'s own field."""
 
     __slots__ = (
         "_buffer",
@@ -88,7 +88,7 @@ class Answer:
         self._malformed = False
 
     def header(self, name: bytes, value: bytes) -> None:
-        """One header, its name in lower case."""
+        """Read one header. `name` is in lower case."""
         take = _HEADERS.get(name)
         if take is not None:
             try:
@@ -97,7 +97,7 @@ class Answer:
                 self._malformed = True
 
     def body(self, data: bytes) -> bool:
-        """One piece of the body."""
+        """Read one piece of the body."""
         self._bytes += len(data)
         if self._bytes > self.most_bytes:
             self._malformed = True
@@ -106,7 +106,7 @@ class Answer:
         return self._events() if self.streamed and self.status == 200 else False
 
     def outcome(self) -> tuple[str, str]:
-        """Once it is whole: `served`, `refused:CODE` or `failed:WHAT`, and the code."""
+        """Outcome and code of an ended answer. The outcome is `served`, `refused:CODE` or `failed:WHAT`."""
         if self._malformed:
             return "failed:malformed", ""
         if self.status == 200:
@@ -139,7 +139,7 @@ class Answer:
         return f"refused:{code}", code
 
     def _events(self) -> bool:
-        """Take the whole events out of what has come."""
+        """Consume the complete events in the buffer."""
         *events, rest = b"".join(self._buffer).split(b"\n\n")
         self._buffer = [rest] if rest else []
         was_spoken = self.spoken
@@ -150,7 +150,7 @@ class Answer:
     def _event(self, event: bytes) -> None:
         at = event.find(b"data: ")
         if at < 0:
-            return  # a comment that keeps the connection alive
+            return  # a keep-alive comment
         data = event[at + 6 :]
         if data == b"[DONE]":
             self._done = True
@@ -167,7 +167,7 @@ class Answer:
             self._count(said)
 
     def _count(self, said: _Said, events: int = 0) -> None:
-        """The usage where it is told, else one token for each event that brought text."""
+        """Tokens from `usage` if present, else one per event with text."""
         self.tokens = said.usage.completion_tokens if said.usage is not None else self.tokens + events
 
     @staticmethod
@@ -182,7 +182,7 @@ class Answer:
 
 
 def _text(said: _Said) -> bool:
-    """Whether it says something: a completion, a chat's message or delta, `/ask`'s or a worker's own text."""
+    """Whether there is text: in a completion, a chat message or delta, or the `text` of `/ask` or a worker."""
     return bool(said.text) or any(map(_choice_text, said.choices))
 
 

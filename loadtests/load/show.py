@@ -28,7 +28,7 @@ def lines(figures: Figures) -> Iterator[str]:
 
 
 def _busiest(tenants: dict[str, Share]) -> dict[str, Share]:
-    """Those with the most requests; none where there is one, who is all."""
+    """The tenants with the most requests; empty for a single tenant, which equals all."""
     ordered = sorted(tenants.items(), key=lambda each: -each[1].arrivals)
     return dict(ordered[:SHOWN_TENANTS]) if len(ordered) > 1 else {}
 
