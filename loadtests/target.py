@@ -1,4 +1,4 @@
-"""Which hosts may be loaded: this machine and the compose network's router; others only with `--beyond-this-machine`."""
+"""Which hosts may be loaded: this machine and the compose network's router; others need `--beyond-this-machine`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`python -m loadtests.world --seeds 100`: play seeds and judge them. `--seed 7 --trace`: one, told event by event."""
+"""`python -m loadtests.world --seeds 100` plays seeds and judges them; `--seed 7 --trace` plays one and prints its
+events.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from services.cli.errors import LabError
 
 
 def main() -> int:
-    """The exit status: 1 where a promise was broken, 2 where nothing could be played."""
+    """Exit status: 1 for a broken promise, 2 if nothing could be played."""
     wanted = _arguments()
     if wanted.scenario is not None:
         return _scenario(wanted.scenario, tuple(wanted.set), trace=wanted.trace)
@@ -49,7 +51,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _number(text: str) -> int:
-    """Of something of which there has to be one."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -63,7 +64,7 @@ def _one(seed: int, size: int, *, trace: bool) -> int:
 
 
 def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
-    """A file, judged as seeds are; a target of the file that is missed is told, and is no broken promise."""
+    """Play and judge a scenario file. A missed target of the file is printed and is no broken promise."""
     try:
         file = on_stage(name, "world", Changes(sets=sets))
         made = made_of(file)
@@ -92,7 +93,7 @@ def _tell(result: Result) -> None:
 
 def _many(wanted: argparse.Namespace) -> int:
     machine = describe()
-    code = machine.rsplit(",", 1)[0]  # the day may change in the middle
+    code = machine.rsplit(",", 1)[0]  # without the day, which may change during the run
     record = Record(wanted.record, size=wanted.size, machine=code) if wanted.record else None
 
     def tell(result: Result) -> None:

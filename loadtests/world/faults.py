@@ -1,7 +1,6 @@
-"""What goes wrong, by name. A fault begins, and returns how it ends; its particulars are drawn from the seed.
+"""Faults by name. Starting one returns the function that ends it; its details are drawn from the seed.
 
-Every fault ends by itself: a connection that is reset is gone, a process that was killed is started again, a link that
-was cut heals. So a scenario can ask what is left when all faults are over.
+Every fault ends: a killed process restarts, a cut link heals. So a scenario can check the state after all faults.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 End = Callable[[], None]
 Begun = tuple[str, End]
-"""What went wrong, in words, and how it ends."""
+"""A description of the fault, and the function that ends it."""
 
 
 def _nothing() -> None:
@@ -34,12 +33,12 @@ def _nothing() -> None:
 
 
 NOBODY: Begun = ("nobody", _nothing)
-"""The fault found nothing that it could happen to."""
+"""The fault found no target."""
 
 
 @dataclass(slots=True, frozen=True)
 class Stage:
-    """What a fault may touch, and the chance that chooses. `number`: of the worker, and `factor`: of its slowness."""
+    """What a fault may affect, and its source of chance. `number`: the worker. `factor`: its slowdown."""
 
     system: System
     clients: list[SimLoop]
@@ -52,19 +51,19 @@ class Stage:
         return self.system.simulation.network
 
     def worker(self) -> Node | None:
-        """The one that is named, if it runs; else one that runs, by chance."""
+        """The worker with `number` if it runs; without a number, a random running one."""
         up = [node for node in self.system.workers if node.up]
         if self.number is not None:
             return next((node for node in up if node.name == f"worker-{self.number}"), None)
         return self.rng.choice(up) if up else None
 
     def hosts(self) -> list[Host]:
-        """Of everything that runs, clients included."""
+        """The hosts of everything that runs, clients included."""
         loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
         return [loop.host for loop in (*loops, *self.clients)]
 
     def begin(self, kind: str, lasts_s: float) -> tuple[float, float]:
-        """Let it go wrong now, and for so long. Returns from when to when."""
+        """Start a fault now for `lasts_s`. Returns its begin and end."""
         simulation = self.system.simulation
         began, (detail, end) = simulation.now, FAULTS[kind](self)
         simulation.note("fault", kind, detail)
@@ -77,11 +76,11 @@ class Stage:
         return began, began + lasts_s
 
 
-# The network
+# Network
 
 
 def _latency(stage: Stage) -> Begun:
-    """One direction between two hosts becomes slow and uneven."""
+    """Make one direction between two hosts slow and uneven."""
     one, other = stage.rng.sample(stage.hosts(), 2)
     link = stage.network.link(one, other)
     before = link.latency_s, link.jitter_s
@@ -94,14 +93,14 @@ def _latency(stage: Stage) -> Begun:
 
 
 def _partition(stage: Stage) -> Begun:
-    """Nothing gets through between two hosts, in one direction or in both."""
+    """Cut one or both directions between two hosts."""
     one, other = stage.rng.sample(stage.hosts(), 2)
     ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
     return f"{one.name} and {other.name}, {len(ways)} way(s)", _cut(stage, ways)
 
 
 def _unreachable_governor(stage: Stage) -> Begun:
-    """Nothing gets through between the governor and a client machine, in one direction or in both."""
+    """Cut one or both directions between the governor and a client machine."""
     loop = stage.system.governor.loop
     assert loop is not None
     client = stage.rng.choice(stage.clients).host
@@ -111,7 +110,7 @@ def _unreachable_governor(stage: Stage) -> Begun:
 
 
 def _cut(stage: Stage, ways: list[tuple[Host, Host]]) -> End:
-    """Nothing gets through from the first to the second of each, until the end."""
+    """Cut each link from first to second until the end."""
     for way in ways:
         stage.network.cut(*way)
 
@@ -123,7 +122,7 @@ def _cut(stage: Stage, ways: list[tuple[Host, Host]]) -> End:
 
 
 def _resets(stage: Stage) -> Begun:
-    """Connections are reset, now: a tenth of all, at whatever byte they are."""
+    """Reset a tenth of all connections now, at any byte."""
     chosen = [each for each in stage.network.connections if stage.rng.random() < 0.1]
     for connection in chosen:
         connection.reset()
@@ -131,7 +130,7 @@ def _resets(stage: Stage) -> Begun:
 
 
 def _half_open(stage: Stage) -> Begun:
-    """Connections to workers go silent: nothing gets through, and neither end is told. They are reset at the end."""
+    """Silence connections to a worker without telling either end; reset them at the end."""
     node = stage.worker()
     router = stage.system.router.loop
     if node is None or node.loop is None or router is None:
@@ -152,7 +151,7 @@ def _half_open(stage: Stage) -> Begun:
 
 
 def _frozen(loop: SimLoop | None) -> Begun:
-    """That process stands still, if it runs."""
+    """Freeze a running process."""
     if loop is None or loop.is_closed():
         return NOBODY
     loop.freeze()
@@ -160,7 +159,7 @@ def _frozen(loop: SimLoop | None) -> Begun:
 
 
 def _killed(node: Node | None) -> Begun:
-    """That process is killed, if it runs, and started again at the end."""
+    """Kill a running process; restart it at the end."""
     if node is None or not node.up:
         return NOBODY
     node.kill()
@@ -173,13 +172,13 @@ def _killed(node: Node | None) -> Begun:
 
 
 def _drained(node: Node) -> Begun:
-    """That process gets SIGTERM under load. It is started again when it has ended, and the fault is over."""
+    """Send SIGTERM under load. The process restarts when it has ended and the fault is over."""
     if not node.leave():
         return NOBODY
 
     def end() -> None:
         if node.ended:
-            node.kill()  # nothing of it is left but its loop
+            node.kill()  # only its loop is left
             node.start()
         else:
             node.simulation.at(node.simulation.now + 0.1, end)
@@ -193,7 +192,7 @@ def _frozen_worker(stage: Stage) -> Begun:
 
 
 def _slow_worker(stage: Stage) -> Begun:
-    """A worker computes several times more slowly."""
+    """Slow down a worker's engine."""
     node = stage.worker()
     if node is None or node.inside is None:
         return NOBODY
@@ -208,7 +207,7 @@ def _slow_worker(stage: Stage) -> Begun:
 
 
 def _jumping_clock(stage: Stage) -> Begun:
-    """A process's clock jumps forward, as after a suspended machine."""
+    """Move a process's clock forward, as after a suspended machine."""
     node = stage.rng.choice([node for node in (stage.system.router, *stage.system.workers) if node.up])
     seconds = stage.rng.uniform(0.1, 3.0)
     assert node.loop is not None
@@ -217,7 +216,7 @@ def _jumping_clock(stage: Stage) -> Begun:
 
 
 def _set_wall_clock(stage: Stage) -> Begun:
-    """A process's wall clock is set, back or forth; nothing may depend on it."""
+    """Set a process's wall clock back or forward. Nothing may depend on it."""
     node = stage.rng.choice([node for node in stage.system.nodes if node.up])
     seconds = stage.rng.uniform(-10_000, 10_000)
     assert node.loop is not None
@@ -225,11 +224,11 @@ def _set_wall_clock(stage: Stage) -> Begun:
     return f"{node.name} by {seconds:.0f} s", _nothing
 
 
-# The stores
+# Stores
 
 
 def _killed_cache(stage: Stage) -> Begun:
-    """The cache's process is killed, and starts again empty."""
+    """Kill the cache; it restarts empty."""
     stores = stage.system.stores
     if not stores.cache_up:
         return NOBODY
@@ -238,7 +237,7 @@ def _killed_cache(stage: Stage) -> Begun:
 
 
 def _bad_cache(stage: Stage) -> Begun:
-    """The cache is slow, refuses, lies, or cuts its answers."""
+    """Make the cache slow, refuse, lie or cut its answers."""
     name, value, sound = stage.rng.choice(
         [
             ("slow_s", stage.rng.uniform(0.005, 0.5), 0.0),
@@ -251,7 +250,7 @@ def _bad_cache(stage: Stage) -> Begun:
 
 
 def _bad_database(stage: Stage) -> Begun:
-    """The database is slow, frozen, out of reach, gone, failing, or lies."""
+    """Make the database slow, frozen, unreachable, stopped, failing or lying, or drop its connections."""
     database, rng = stage.system.stores.database, stage.rng
     which = rng.choice(("slow", "frozen", "unreachable", "gone", "lost", "failing", "lying"))
     match which:
@@ -306,4 +305,4 @@ GOVERNOR_FAULTS: dict[str, Callable[[Stage], Begun]] = {
 }
 FAULTS = WORLD_FAULTS | GOVERNOR_FAULTS
 KINDS = tuple(WORLD_FAULTS)
-"""Of which a seed draws, in this order; the governor's are drawn apart."""
+"""The kinds that a seed draws, in this order; the governor's are drawn separately."""

@@ -1,7 +1,6 @@
-"""Clients of the governor: its line protocol by callbacks, one job at a time on a connection. Each job ends once.
+"""The governor's clients: its line protocol by callbacks, one job at a time per connection. Each job ends once.
 
-What a reply may say is held against what was asked, in `Peer`: its job, its number, its time, the bytes that have come.
-What must not be is kept in `Job.wrong`, in words.
+`Peer` checks each reply against the request: job, number, time and the bytes received. Violations go to `Job.wrong`.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from loadtests.cluster.loop import SimLoop
 
 FIRST_NONCE = 1_000_000_000
-"""Jobs have other nonces than requests."""
+"""Keeps jobs' nonces apart from requests'."""
 OF_CONNECTION = frozenset({"server_draining", "too_many_connections"})
-"""Aborts that speak of the connection, whatever job they name."""
+"""Aborts that concern the connection, whatever job they name."""
 NOBODY = "J_?"
 HINTS_MS = (50, 5000)
 
 
 class Job(Asked):
-    """One job and what came of it."""
+    """One job and its result."""
 
     __slots__ = ("ask", "final", "frames", "heard", "name", "nonce", "payload", "wrong", "yields")
 
@@ -55,7 +54,7 @@ class Job(Asked):
 
 
 def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
-    """What a job sends, one after the other."""
+    """The frames of a job in order."""
     size = max(1, -(-len(payload) // ask.chunks))
     pieces = [payload[at : at + size] for at in range(0, max(1, len(payload)), size)]
     greedy = ask.manner == "greedy"
@@ -77,7 +76,7 @@ def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
 
 
 class Peer(Wire):
-    """One connection, and the job that it carries now. The governor keeps it for 60 s."""
+    """One connection and its current job. The governor closes an idle connection after 60 s."""
 
     rests_s = 30.0
 
@@ -92,17 +91,16 @@ class Peer(Wire):
         self._ttl_ms = 0
         self._waits: asyncio.TimerHandle | None = None
         self.refused: dict[str, Any] | None = None
-        """The governor's word on this connection, where it wants none."""
+        """The governor's reply when it rejects this connection."""
 
     def carry(self, job: Job) -> None:
-        """Send a job; the connection must be idle."""
+        """Send a job. The connection must be idle."""
         assert self._job is None, "a connection carries one job at a time"
         self._job, self._step = job, 0
         self._names.add(job.name)
         self._send()
 
     def _send(self) -> None:
-        """The frame whose turn it is."""
         job = self._job
         assert job is not None
         self._waits = None
@@ -132,7 +130,7 @@ class Peer(Wire):
         self._end("half" if half else "reset" if exc is not None else "closed")
 
     def abort(self, end: str = "closed by us") -> None:
-        """Hang up; `end` is that of the job which is under way, if there is one."""
+        """Disconnect. `end` is the end of the job under way, if there is one."""
         self._end(end)
         super().abort()
 
@@ -164,7 +162,7 @@ class Peer(Wire):
             self._finish(said)
 
     def _yielded(self, job: Job, said: dict[str, Any]) -> None:
-        """Come back when it says, unless that is too late."""
+        """Retry at the hinted time, unless that is too late."""
         job.yields += 1
         hint_ms = said.get("retry_hint_ms", 0)
         if not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
@@ -175,7 +173,7 @@ class Peer(Wire):
             self._waits = self.loop.call_later(hint_ms / 1000, self._send)
 
     def _hold_against(self, job: Job, said: dict[str, Any]) -> None:
-        """Is it the reply to what was asked?"""
+        """Check that a reply belongs to its request."""
         receipts = {each["kind"]: each["value_u64"] for each in said["receipts"]}
         ahead = said["seq"] - self._seq
         late = said["status"] in ("yield", "done") or said.get("need_code") in ("backend_error", "deadline")
@@ -189,7 +187,7 @@ class Peer(Wire):
             job.wrong.append(f"sent {len(job.payload)} bytes, and is told of {receipts['cdr.bytes_in']}")
 
     def _finish(self, said: dict[str, Any]) -> None:
-        """The last word on a job."""
+        """Take the final reply of a job."""
         job, need = self._job, said.get("need_code", "")
         if job is not None:
             job.final = said
@@ -209,7 +207,7 @@ class Peer(Wire):
 
 
 class GovernorClient(Machine[Job, Peer]):
-    """A client machine of the governor."""
+    """The governor's client machine."""
 
     def __init__(
         self, loop: SimLoop, governor: tuple[str, int], on_end: Callable[[Job], None], *, auth: str, cap: int
@@ -220,7 +218,7 @@ class GovernorClient(Machine[Job, Peer]):
         self._carried: dict[Job, Peer] = {}
 
     def send(self, job: Job) -> None:
-        """Send a job now. Called in this machine's loop."""
+        """Send a job now. Call it in this machine's loop."""
         job.sent_at = self.loop.time()
         leaves = job.ask.manner in ("leaves", "greedy")
         after_s = job.ask.leaves_after_s if leaves else job.ask.heard_within_s

@@ -1,6 +1,7 @@
-"""The governor's part of a scenario: its size, its jobs and its faults. All of it is drawn from a chance of its own.
+"""The governor's part of a scenario: its size, jobs and faults.
 
-So what the rest of a scenario draws does not depend on it. Jobs are a twentieth of a scenario's requests.
+It has its own random source, so the other draws of a scenario do not depend on it. Jobs are a twentieth of the
+requests.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ if TYPE_CHECKING:
     from loadtests.world.scenario import Scenario
 
 SHARE = 0.05
-"""Jobs in the storm, for each of its requests."""
+"""Jobs per request in the storm."""
 TAIL_JOBS = 5
-"""In the calm: few enough that all of them find a slot."""
+"""Jobs in the calm phase: few enough that all find a slot."""
 LINE_BYTES = 4096
 TOTAL_BYTES = MAX_PAYLOAD_BYTES + LINE_BYTES + OVERHEAD_BYTES + 100_000
-"""Room for one of the largest payloads, and for all the small ones."""
+"""Room for one largest payload and all small ones."""
 
 Manner = Literal["whole", "leaves", "half", "greedy"]
-"""whole: it does what the protocol asks. leaves: it hangs up. half: it ends its sending within a line. greedy: it
-declares the largest payload, and then sends nothing of it."""
+"""whole: follows the protocol. leaves: disconnects. half: half-closes within a line. greedy: declares the largest
+payload and sends none of it.
+"""
 
 
 @dataclass(slots=True, frozen=True)
 class JobAsk:
-    """One job that a client wants done. Times in seconds; `begins_s` from the moment when the cluster is up.
+    """One job. Times in seconds; `begins_s` counts from the moment the cluster is up.
 
-    `patience_s`: until when it comes back after a yield. `chunks`: pieces of its payload. `says_ttl`: the governor is
-    told how long the client waits.
+    `patience_s`: the limit for retries after a yield. `chunks`: pieces of the payload. `says_ttl`: whether the client
+    sends its time limit.
     """
 
     begins_s: float
@@ -49,16 +51,16 @@ class JobAsk:
 
     @property
     def heard_within_s(self) -> float:
-        """When the client must have heard the end of its job, with room for what faults hold back.
+        """The client's limit for the end of its job, with room for faults.
 
-        A client that says no time gives its job the backend's own, which is as long again, from its last frame on.
+        Without a stated limit the job gets the backend's own, which is as long again, from its last frame on.
         """
         return (1.5 if self.says_ttl else 2.5) * self.patience_s
 
 
 @dataclass(slots=True)
 class GovernorPlan:
-    """`router`: jobs are posted to the router; else they only take `job_s`."""
+    """`router`: jobs go to the router; otherwise they only take `job_s`."""
 
     cap: int = 4
     router: bool = False
@@ -70,7 +72,7 @@ class GovernorPlan:
 
 
 def governor_plan(made: Scenario, storm: tuple[float, float], size: int) -> GovernorPlan:
-    """The plan of a seed. `storm`: begin and duration of the scenario's own."""
+    """The plan of a seed. `storm`: begin and duration of the scenario's storm."""
     rng = Random(f"governor {made.seed}")
     begins_s, storm_s = storm
     plan = GovernorPlan(cap=rng.choice((1, 1, 2, 4)), router=rng.random() < 0.5, connections=rng.choice((8, 64)))
