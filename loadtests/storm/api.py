@@ -1,13 +1,13 @@
-"""The bench's HTTP face. It is for the router and for `weir storm`, on loopback or in the lab's own network.
+"""The bench's HTTP routes, for the router and `weir storm`, on loopback or in the lab's network.
 
-    GET    /storm                  what goes on, what there is, and what the last runs came to
-    POST   /storm                  begin a run
+    GET    /storm                  the current run, the scenarios and the results of the last runs
+    POST   /storm                  start a run
     DELETE /storm                  stop it
-    GET    /storm/run?run=ID       everything that is kept of one
-    GET    /storm/report?run=ID    the same as a page of its own; with=ID sets another run beside it, save=1 saves it
+    GET    /storm/run?run=ID       all results of one run
+    GET    /storm/report?run=ID    the same as a page; with=ID compares another run, save=1 downloads it
 
-A browser sends `Origin` with whatever a page of its may change, and no page may set `x-weir-console` for another site
-without being asked first: so nobody's visit to a web page starts a storm here.
+A browser sends `Origin` with every state-changing request, and a page cannot send `x-weir-console` to another site
+without a preflight. So no web page can start a storm.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAGE_HEADERS = {
 
 
 def add_storm(api: FastAPI, bench: StormBench) -> None:
-    """The routes."""
+    """Add the routes."""
 
     async def state() -> Response:
         return json_answer(bench.state())
@@ -86,6 +86,6 @@ def _run(asked: dict[str, str]) -> str:
 
 
 def not_for_pages(exchange: Exchange) -> None:
-    """Refuse what a web page can send. Raises BadInput."""
+    """Reject requests that a web page can send. Raises BadInput."""
     if exchange.header(b"origin") is not None or exchange.header(b"x-weir-console") != b"1":
         raise BadInput("storms are begun by the console or by `weir storm`", status=403, code="forbidden")

@@ -1,4 +1,4 @@
-"""The bench: one run at a time, the last twenty kept, and what each scenario lacks here."""
+"""The bench: one run at a time, the last twenty results, and what each scenario lacks here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_TENANTS = "the router has a tenants file, whose tenants' capacity is not fo
 
 
 class StormBench:
-    """Everything that its HTTP face shows."""
+    """The state behind the HTTP routes."""
 
     def __init__(self, settings: StormSettings, log: Log) -> None:
         self._settings = settings
@@ -38,18 +38,18 @@ class StormBench:
         self._lacking: dict[str, str] = {}
 
     async def begin(self) -> None:
-        """Find out what can be run here, and go on looking."""
+        """Check which scenarios can run here, now and repeatedly."""
         await self._look()
         self._looking = asyncio.ensure_future(self._look_on())
 
     async def end(self) -> None:
-        """This process leaves."""
+        """Shut down."""
         if self._looking is not None:
             self._looking.cancel()
         await self.stop()
 
     def start(self, asked: StartRun) -> str:
-        """Begin a run; its id. Raises BadInput."""
+        """Start a run and return its id. Raises BadInput."""
         scenario = SCENARIOS.get(asked.scenario)
         if scenario is None:
             known = ", ".join(SCENARIOS)
@@ -67,11 +67,11 @@ class StormBench:
         return wish.id
 
     async def stop(self) -> str | None:
-        """End what goes on, now: everybody leaves, and what was broken is mended. Its id; None where nothing ran."""
+        """Stop the current run: clients disconnect and faults end. Returns its id; None if nothing runs."""
         run, task = self._run, self._task
         if run is None or task is None:
             return None
-        if not self._stopping:  # once: a second blow would hit those who tidy up
+        if not self._stopping:  # only once: a second cancel would interrupt the cleanup
             self._stopping = True
             task.cancel()
         await asyncio.wait({task})
@@ -87,7 +87,6 @@ class StormBench:
             self._log.info("a storm is over", run=told.run, ended=told.ended, why=told.why, sent=told.sent)
 
     def state(self) -> State:
-        """What is shown."""
         settings = self._settings
         return State(
             running=None if self._run is None else self._run.running(),
@@ -97,7 +96,7 @@ class StormBench:
         )
 
     def kept(self, id: str) -> RunTold:
-        """A run that is over. Raises BadInput where it is not known, or forgotten."""
+        """The result of an ended run. Raises BadInput if it is unknown or no longer kept."""
         for run in self._kept:
             if run.run == id:
                 return run
@@ -118,7 +117,7 @@ class StormBench:
                 await self._look()
 
     async def _look(self) -> None:
-        """What each scenario lacks. A paused cache answers late, so nothing is asked during a run."""
+        """Check what each scenario lacks. Not during a run, when a paused cache answers late."""
         if self._settings.tenants_file is not None:
             self._lacking = dict.fromkeys(SCENARIOS, WITH_TENANTS)
             return

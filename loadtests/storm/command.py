@@ -1,4 +1,4 @@
-"""`weir storm`: a run of the bench that stands beside the router, watched in a terminal, and its report in a file."""
+"""`weir storm`: start a run of the bench beside the router, watch it in a terminal and save its report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_EVERY_S = 0.5
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, float]:
-    """`intensity=5` and so on. Raises LabError."""
+    """Parse `intensity=5` and so on. Raises LabError."""
     found = {}
     for said in sets:
         name, equals, value = said.partition("=")
@@ -44,7 +44,7 @@ def parse_sets(sets: Sequence[str]) -> dict[str, float]:
 
 
 class Bench:
-    """The bench's process, as this command speaks to it."""
+    """A client of the bench's process."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self._url = url
@@ -52,11 +52,11 @@ class Bench:
         self._client = httpx2.Client(base_url=url, timeout=WITHIN_S, trust_env=False, headers=headers)
 
     def state(self) -> State:
-        """What goes on there. Raises LabError."""
+        """The bench's state. Raises LabError."""
         return msgspec.json.decode(self.call("GET", "/storm"), type=State)
 
     def call(self, method: str, path: str, **more: Any) -> bytes:
-        """The body of an answer. Raises LabError for a refusal, and where nothing answers."""
+        """The body of an answer. Raises LabError for a refusal or a missing bench."""
         try:
             reply = self._client.request(method, path, **more)
         except httpx2.HTTPError as error:
@@ -74,7 +74,7 @@ def _why(body: bytes) -> str:
 
 
 def storm(bench: Bench, wish: StartRun, console: Console) -> Run:
-    """Run it and show it, to its end or until Ctrl-C. Raises LabError."""
+    """Run and show a storm to its end or until Ctrl-C. Raises LabError."""
     leaving = Event()
     with _interrupts_to(leaving):
         id = msgspec.json.decode(bench.call("POST", "/storm", content=msgspec.json.encode(wish)), type=Started).run
@@ -93,7 +93,7 @@ def storm(bench: Bench, wish: StartRun, console: Console) -> Run:
 
 @contextmanager
 def _interrupts_to(leaving: Event) -> Iterator[None]:
-    """Ctrl-C sets this: as an exception it could strike before the run's name is known, and leave the run alone."""
+    """Ctrl-C sets the event. As an exception it could strike before the run's id is known, and leave the run going."""
     before = signal.signal(signal.SIGINT, lambda *_: leaving.set())
     try:
         yield
@@ -111,7 +111,7 @@ def _line(running: Running) -> Text:
 
 
 def show(run: Run, console: Console) -> None:
-    """What it came to."""
+    """Print a run's result."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in (
         ("run", f"{run.run}, {run.ended}{': ' + run.why if run.why else ''}"),
@@ -128,7 +128,7 @@ def show(run: Run, console: Console) -> None:
 
 
 def list_scenarios(bench: Bench, console: Console) -> None:
-    """What may be run, and what may be set."""
+    """Print the scenarios and their sliders."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for scenario in bench.state().scenarios:
         sliders = ", ".join(f"{one.name} {one.min:g}..{one.max:g} ({one.default:g})" for one in scenario.sliders)

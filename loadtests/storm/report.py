@@ -1,7 +1,7 @@
-"""A run as one file that anybody can open and keep: no script, no other file, readable dark, light and on paper.
+"""A run as one self-contained HTML file without scripts, readable in dark and light mode and in print.
 
-With a second run of the same scenario the two stand side by side, their plots on the same axes: what one sees is the
-difference of their policies, since both met the same people.
+With a second run of the same scenario, both plots share axes. Both runs had the same requests, so differences come from
+their policies.
 """
 
 from __future__ import annotations
@@ -52,11 +52,8 @@ def report(first: Run, second: Run | None = None) -> str:
     )
 
 
-# ---- words
-
-
 def policy_words(policy: PolicySwitches | None) -> str:
-    """The router's switches as one reads them."""
+    """The router's switches in words."""
     if policy is None:
         return "not told"
     off = [name for name in SWITCHES if not getattr(policy, name)]
@@ -64,31 +61,27 @@ def policy_words(policy: PolicySwitches | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of 1."""
+    """A share of 1 as percent."""
     return "not told" if value is None else f"{100 * value:.1f} %"
 
 
 def milliseconds(value: float | None) -> str:
-    """A time, if there was one."""
     return "none" if value is None else f"{value:.0f} ms"
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
-    """A letter where there are two, and the id."""
+    """The run's id, with a letter if there are two runs."""
     letter = "B: " if run is runs[-1] else "A: "
     return f"{letter if len(runs) > 1 else ''}run {run.run}"
 
 
 def _under(run: Run, runs: Sequence[Run]) -> str:
-    """What stands over a run's part where there are two."""
+    """The heading of a run's part if there are two."""
     return f"{_name(run, runs)}, policies: {policy_words(run.policy)}" if len(runs) > 1 else ""
 
 
-# ---- tables
-
-
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]], caption: str = "") -> str:
-    """Of text; the first cell of a row is its head."""
+    """An HTML table; the first cell of a row is its head."""
     head = "".join(f"<th scope='col'>{escape(each)}</th>" for each in heads)
     body = "".join(
         f"<tr><th scope='row'>{escape(first)}</th>{''.join(f'<td>{escape(each)}</td>' for each in rest)}</tr>"
@@ -111,7 +104,7 @@ def _tenants(run: Run) -> Iterator[list[str]]:
 
 
 def _endings(run: Run, runs: Sequence[Run]) -> str:
-    """By code, as clients were told; and what the router itself has counted."""
+    """Endings by code as clients got them, and the router's own counts."""
     told = [("refused", *item) for item in run.refused_by_code.items()]
     told += [("failed", *item) for item in run.failed_by_code.items()]
     counted = ", ".join(f"{escape(outcome)} {value:,.0f}" for outcome, value in run.router_counted.items())
@@ -124,7 +117,7 @@ def _endings(run: Run, runs: Sequence[Run]) -> str:
 
 
 def _seconds(run: Run, runs: Sequence[Run]) -> str:
-    """Folded away, for those who want to look closely."""
+    """The table of seconds, folded."""
     name = f", {escape(_name(run, runs))}" if len(runs) > 1 else ""
     table = _table(_columns("second", OF_SECONDS[1:]), (_cells(second, OF_SECONDS) for second in run.series))
     return f"<details><summary>The figures of each second{name}</summary>{table}</details>"
@@ -170,11 +163,8 @@ FIGURES: tuple[tuple[str, Callable[[Run], str]], ...] = (
 )
 
 
-# ---- plots
-
-
 def _plots(runs: Sequence[Run]) -> Iterator[str]:
-    """A question each, which every run answers on the same axes."""
+    """One plot per question, with all runs on the same axes."""
     yield f"<h2>Second by second</h2><div class='{'plots' if len(runs) == 1 else ''}'>"
     for question, make in PLOTS:
         charts = [make(run) for run in runs]
@@ -194,12 +184,12 @@ def _section(question: str, runs: Sequence[Run], drawn: Sequence[str]) -> str:
 
 
 def _whole(run: Run) -> list[Second]:
-    """The seconds that were whole: the last one may have ended early."""
+    """The complete seconds; the last may be partial."""
     return run.series[: max(1, int(run.lasted_s))]
 
 
 def _chart(title: str, unit: str, lines: Sequence[tuple[str, Read, str]], level: str, run: Run) -> Chart:
-    """`level` names the run's own figure that is drawn across."""
+    """`level` names the run's figure that is drawn as a horizontal line."""
     value = getattr(run, level) if level else None
     drawn = [Line(name, [read(second) for second in _whole(run)], style) for name, read, style in lines]
     return Chart(title, unit, drawn, (LEVELS[level], value) if value else None, run.marks)

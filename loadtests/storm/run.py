@@ -1,10 +1,10 @@
-"""One run, from its first question to the workers until nothing of it is left.
+"""One run, from reading the capacity to the last answer.
 
-    preparing    what can the workers do, what has the router counted; what is left of the last run ends first
-    storming     everybody comes; what is to break breaks, and heals
-    settling     nobody comes any more; the last answers are waited for
+    preparing    reads capacity and counters; waits for the rest of the last run
+    storming     sends the load; faults start and end
+    settling     no new requests; waits for the last answers
 
-However it ends, stopped or by a fault of our own, everybody leaves and whatever was broken is mended.
+In every case, also on stop or error, clients disconnect and faults end.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ QUESTIONS = (
     "What does a worker do when it is full?",
     "How does retrieval keep its budget?",
 )
-"""Few, so that a cache is worth having."""
+"""few, so that a cache has hits"""
 PASSAGES = 2
 EARLY = (0.1, 0.5)
-"""Who leaves early does so after such a share of the deadline."""
+"""Range of the deadline's share after which early leavers disconnect."""
 GRACE_S = 0.5
-"""What a last answer may take beyond its client's patience."""
+"""Allowed time of a last answer beyond its client's timeout."""
 REST_WITHIN_S = 15.0
-"""A storm begins all the same after this: somebody else may be asking, or a backlog may never end."""
+"""The storm starts after this time even if the router is not idle."""
 FIRST_FRAME_WITHIN_S, LOOK_EVERY_S = 0.5, 0.1
 COUNTED_AFTER_S = 0.2
-"""By then the router has noticed who has left, and counted them."""
+"""By then the router has noticed and counted disconnected clients."""
 COUNTED_WITHIN_S = 0.5
 WORDS: dict[Phase, str] = {"preparing": "until the router is at rest", "settling": "the last answers"}
 
 
 class Short(Answer):
-    """An answer to what a storm asks, which is never long: many are under way at once."""
+    """An answer to a storm's request, with a small limit because many are under way."""
 
     __slots__ = ()
     most_bytes = 262_144
@@ -67,7 +67,7 @@ class Short(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody asked for, checked."""
+    """A validated request for a run."""
 
     id: str
     button: Button
@@ -87,7 +87,7 @@ class Run:
         self._token = settings.shared_token
         self._log = log
         self._capacity: Capacity | None = None
-        self._per_s = 0.0  # requests that a load of 1 is
+        self._per_s = 0.0  # requests per second at load 1
         self._client: Client | None = None
         self._frame: Frame | None = None
         self._policies: list[PolicySwitches] = []
@@ -97,10 +97,10 @@ class Run:
         self._ended: Ended = "failed"
         self._why = ""
 
-    # Going on
+    # Run
 
     async def play(self) -> None:
-        """The whole run. Cancelled, it ends at once, and says that it was stopped."""
+        """Play the whole run. When cancelled, it ends at once as stopped."""
         watching = asyncio.ensure_future(Watching(self._settings.storm_router_url, self._hear).watch())
         try:
             await self._play()
@@ -132,12 +132,12 @@ class Run:
         tasks = [lasting, *begin_troubles(self.storm, self._settings)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:  # what could not be broken ends the run
+            for task in done:  # a fault that could not be started ends the run
                 task.result()
             self._storm_s, self.phase = self.storm.seconds, "settling"
             client.stop()
             await asyncio.wait({playing}, timeout=self.storm.patience_s + GRACE_S)
-        finally:  # clients leave before what was broken is mended
+        finally:  # clients disconnect before the faults end
             self._storm_s = self._storm_s or self._now_s
             client.stop(at_once=True)
             for task in tasks:
@@ -173,7 +173,7 @@ class Run:
         return await counters(self._settings.storm_metrics_url, tenants, within_s, self._token)
 
     async def _rest(self) -> None:
-        """Wait until the router is as if nobody had asked before, if it says how it is."""
+        """Wait until the router is idle, if it publishes its state."""
         now = asyncio.get_running_loop().time
         began_at = now()
         while now() < began_at + (FIRST_FRAME_WITHIN_S if self._frame is None else REST_WITHIN_S):
@@ -185,17 +185,17 @@ class Run:
         self._frame = frame
         self.books.heard(self._now_s, frame.waiting.requests, frame.level)
         if frame.policy is not None and (not self._policies or self._policies[-1] != frame.policy):
-            del self._policies[1:]  # the first, and the last
+            del self._policies[1:]  # keep the first and the last
             self._policies.append(frame.policy)
 
     @property
     def _now_s(self) -> float:
         return 0.0 if self._client is None else self._client.now_s
 
-    # Being told
+    # Results
 
     def running(self) -> Running:
-        """As it is now."""
+        """The state of the running run."""
         books, now_s = self.books, self._now_s
         return books.all.fill(
             Running(
@@ -209,7 +209,7 @@ class Run:
         )
 
     def told(self) -> RunTold:
-        """What it came to, once it is over."""
+        """The result of the ended run."""
         books = self.books
         asked, answered = books.people
         could = (self._capacity_per_s or 0.0) * self._storm_s
@@ -236,7 +236,7 @@ class Run:
         )
 
     def _both(self, until_s: float) -> dict[str, Any]:
-        """What is told of a run, whether it goes on or is over."""
+        """The fields common to a running and an ended run."""
         books, storm, file = self.books, self.storm, self.storm.file
         return {
             "run": self.wish.id,
@@ -265,7 +265,7 @@ class Run:
 
 
 def _some_leave(source: Iterator[Ask], storm: Storm) -> Iterator[Ask]:
-    """The same requests; some of their clients lose patience early."""
+    """The same requests, with an early disconnect for some clients."""
     chance = Random(storm.file.seed)
     for ask in source:
         early = chance.random() < storm.leaving

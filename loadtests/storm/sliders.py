@@ -1,4 +1,4 @@
-"""The bounds of a storm, and what a person may turn within them: a wish that passes one is refused by name."""
+"""The limits of a storm and the sliders within them. A value outside is rejected by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_RETURNING = 5000
 LEAST_SECONDS, MOST_SECONDS = 10.0, 60.0
 MOST_PATIENCE_S = 12.0
 MOST_TRIES = 6
-"""The first and five more."""
+"""the first try and five retries"""
 
 USUAL = {
     one.name: one
@@ -32,11 +32,11 @@ USUAL = {
         Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, "s"),
     )
 }
-"""Sliders that mean the same in every scenario."""
+"""Sliders with the same meaning in every scenario."""
 
 
 def slider(turn: Turn) -> Slider:
-    """As a scenario's file has it. Raises LabError where that leaves something open."""
+    """The slider of a scenario file. Raises LabError if it is incomplete."""
     usual = USUAL.get(turn.name)
     if usual is not None:
         given = {"title": turn.title or None, "min": turn.low, "max": turn.high, "default": turn.default}
@@ -48,7 +48,7 @@ def slider(turn: Turn) -> Slider:
 
 
 def turned(sliders: Sequence[Slider], wish: Mapping[str, float]) -> dict[str, float]:
-    """Every slider's value: as wished, else as it stands. Raises BadInput for a name or a value that there is not."""
+    """Every slider's value: the given or the default one. Raises BadInput for an unknown name or value."""
     known = {slider.name: slider for slider in sliders}
     for name, value in wish.items():
         slider = known.get(name)
