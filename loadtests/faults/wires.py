@@ -1,4 +1,4 @@
-"""A wire before a part: a fault proxy in a process of its own, told by its control port what to be."""
+"""A fault proxy before a part, as a process, controlled through its control port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONNECTIONS = 2048
 
 
 class Wire:
-    """From its port to another's."""
+    """A proxy from its own port to `to_port`."""
 
     def __init__(self, name: str, to_port: int, ports: Iterator[int], folder: Path) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Wire:
         self.process = Process(f"wire-{name}", command, {"PYTHONPATH": str(ROOT)}, folder)
 
     async def ready(self) -> None:
-        """Until it can be told something. Raises StandError where it ends instead."""
+        """Wait for the control port. Raises StandError if the process ends first."""
         loop = asyncio.get_running_loop()
         end = loop.time() + READY_WITHIN_S
         while loop.time() < end:
@@ -41,7 +41,7 @@ class Wire:
         raise StandError(f"{self.process.name} was not ready within {READY_WITHIN_S:g} s")
 
     async def become(self, line: str) -> None:
-        """Say a line of `faults.proxy.fault`. Raises StandError where it is not understood, OSError where nobody is."""
+        """Send a line of `faults.proxy.fault`. Raises StandError if it is rejected, OSError if the port is closed."""
         async with asyncio.timeout(SAID_WITHIN_S):
             reader, writer = await asyncio.open_connection(HOST, self._control)
             try:

@@ -1,4 +1,4 @@
-"""The connection ends, by a reset or politely, at every place of an answer where it can."""
+"""The connection ends, by reset or close, at every place of an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Weir worker whose HTTP is faultless and whose events are not."""
+"""A Weir worker with valid HTTP and invalid events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Body = Callable[[Talk], tuple[bytes, ...]]
 
 
 def body(make: Body, **head: bytes) -> Trick:
-    """This and nothing else as the body, in one write."""
+    """A trick that sends only this body, in one write."""
 
     async def act(talk: Talk) -> None:
         await talk.body(*make(talk), **head)
@@ -29,7 +29,7 @@ def body(make: Body, **head: bytes) -> Trick:
 
 
 def then(make: Body) -> Trick:
-    """A good beginning that has been read, then this. For a whole answer, this alone."""
+    """A trick that sends a good beginning and then this; for a whole answer, only this."""
 
     async def act(talk: Talk) -> None:
         if talk.stream:
@@ -46,12 +46,12 @@ def instead(*pieces: bytes) -> Body:
 
 
 def before_the_end(*pieces: bytes) -> Body:
-    """In the middle of an answer that is right and whole but for this."""
+    """Insert pieces into an otherwise right answer."""
     return lambda talk: (*pieces, *talk.rest)
 
 
 def done(**changed: Any) -> Trick:
-    """Every token, and an end with this wrong in it; `...` leaves a field out."""
+    """A trick that sends every token, and an end with these fields changed; `...` removes a field."""
 
     async def act(talk: Talk) -> None:
         if talk.stream:
@@ -79,7 +79,7 @@ stream_for_a_whole = body(lambda talk: (*talk.words, talk.done(text=...)))
 
 
 async def no_newline_at_the_end(talk: Talk) -> None:
-    """A cut at the last byte: the end is there, its line is not."""
+    """The last byte is missing: the end is there without its newline."""
     if talk.stream:
         await talk.say(talk.head(), chunks(*talk.words))
         await talk.say(chunks(talk.done()[:-1]), LAST_CHUNK)
@@ -88,7 +88,7 @@ async def no_newline_at_the_end(talk: Talk) -> None:
 
 
 def error(status: int, told: Any, *headers: bytes) -> Trick:
-    """A status with this as its body; bytes as they are."""
+    """A trick that answers with a status and body; bytes are sent unchanged."""
     content = told if isinstance(told, bytes) else json.dumps(told).encode()
 
     async def act(talk: Talk) -> None:

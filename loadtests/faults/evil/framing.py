@@ -1,4 +1,4 @@
-"""Lies about where an answer begins and ends: lengths, chunks, heads, and bytes that belong to somebody else."""
+"""False framing: lengths, chunks, heads, and bytes of another request's answer."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _in_chunks(talk: Talk) -> bytes:
 
 
 def _earlier(talk: Talk) -> bytes:
-    """One answer behind: what it gave to the request before, under that one's id."""
+    """The answer to the request before, under that request's id."""
     return talk.earlier or talk.answered()
 
 
 def _earlier_unnamed(talk: Talk) -> bytes:
-    """The same from a server that names no request."""
+    """The same without a request id."""
     if not talk.earlier:
         return talk.answered()
     before, _, after = talk.earlier.partition(b"x-request-id")
@@ -46,7 +46,7 @@ def _earlier_unnamed(talk: Talk) -> bytes:
 
 
 def framed(*framing: bytes) -> Trick:
-    """The right answer under these headers."""
+    """A trick: the right answer under these headers."""
 
     def said(talk: Talk) -> bytes:
         return talk.head(*(line.replace(b"SIZE", b"%d" % talk.size) for line in framing)) + _whole(talk)
@@ -55,12 +55,12 @@ def framed(*framing: bytes) -> Trick:
 
 
 def after_begun(more: bytes) -> Trick:
-    """An answer that has begun in chunks, and then these bytes where the next chunk should be."""
+    """A trick: a chunked answer begins, then these bytes replace the next chunk."""
     return says(Talk.beginning, lambda talk: more + _second_part(talk), then=Talk.finish)
 
 
 def status(line: bytes, *headers: bytes, body: bool = True) -> Trick:
-    """The right answer under another status."""
+    """A trick: the right answer under another status."""
 
     def said(talk: Talk) -> bytes:
         framing = length(talk.size) if body else b""

@@ -1,4 +1,4 @@
-"""A worker that says nothing, or hardly anything, or never stops."""
+"""A worker that sends nothing, very little, or without end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def trickled_head(talk: Talk) -> None:
 
 
 async def giant_line(talk: Talk) -> None:
-    """An event of 20 MB, and then the rest as if nothing had been."""
+    """An event of 20 MB, then the rest of the answer."""
     await talk.say(talk.head(), chunks(*(talk.begun if talk.stream else ())))
     for _ in range(20):
         await talk.say(chunks(b" " * MEGABYTE))

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server whose HTTP is faultless and whose events are not."""
+"""An OpenAI-compatible server with valid HTTP and invalid events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEEP = 50_000
 
 
 def before_the_end(*pieces: bytes) -> Body:
-    """In the middle of a stream that is right and whole but for this; for a whole answer, this alone."""
+    """Insert pieces into an otherwise right stream; for a whole answer, send only these."""
     return lambda talk: (*pieces, *talk.rest) if talk.stream else pieces
 
 
@@ -26,7 +26,7 @@ def _without(*texts: bytes) -> Body:
 
 
 def _finish(reason: str | None) -> Body:
-    """The end under another reason."""
+    """The end with another reason."""
 
     def make(talk: Talk) -> tuple[bytes, ...]:
         if not talk.stream:

@@ -1,4 +1,4 @@
-"""The server: probes and cancels are answered as they should be, and each question as its trick says."""
+"""The server: probes and cancels are answered correctly, questions by tricks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ QUESTIONS = ("/generate", "/chat/completions", "/completions")
 
 
 async def honest(talk: Talk) -> None:
-    """The right answer, event by event."""
+    """The right answer."""
     await talk.say(talk.answered())
 
 
 def says(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = None) -> Trick:
-    """A trick that says these, each read before the next one; `then` ends the connection."""
+    """A trick that sends these pieces, each read before the next; `then` ends the connection."""
 
     async def act(talk: Talk) -> None:
         for step in steps:
@@ -34,7 +34,7 @@ def says(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = 
 
 
 def says_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes], every_s: float = 0.0) -> Trick:
-    """A trick that says these, and then one thing again and again."""
+    """A trick that sends these pieces, then one piece repeatedly."""
 
     async def act(talk: Talk) -> None:
         await says(*steps)(talk)
@@ -47,9 +47,9 @@ def says_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes
 
 
 class EvilWorker:
-    """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked.
+    """One worker. `choose` picks the trick for each question; `asked` holds the last nonces.
 
-    `questions` are the ends of the paths to which a trick answers.
+    A trick answers the paths that end with one of `questions`.
     """
 
     questions: tuple[str, ...] = QUESTIONS
@@ -59,9 +59,9 @@ class EvilWorker:
         self.model = model
         self.slots = slots
         self.asked: list[str] = []
-        self.unasked: bytes = b""  # said to everybody who connects, before there is a question
+        self.unasked: bytes = b""  # sent on connect, before any request
         self.count = self.played = 0
-        self.reformed = False  # from now on all answers are right
+        self.reformed = False  # all answers are right from now on
         self._choose = choose
         self._earlier = b""
         self._server: asyncio.Server | None = None
@@ -126,7 +126,7 @@ class EvilWorker:
                 return
 
     def _plain(self, path: str) -> bytes:
-        """An honest word about itself."""
+        """A correct answer to a probe."""
         told: Json = {}
         if path == "/status":
             told = {
@@ -143,7 +143,7 @@ class EvilWorker:
 
 
 async def _until_gone(work: Awaitable[None], reader: asyncio.StreamReader) -> None:
-    """Play a trick until it is over, or until the other side has closed: some go on for ever."""
+    """Run a trick until it ends or the other side closes: some tricks are endless."""
     playing = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(reader))
     try:
@@ -169,7 +169,7 @@ def _header(line: bytes) -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def running(worker: EvilWorker, port: int = 0) -> AsyncIterator[EvilWorker]:
-    """Start it, and stop it whatever happens."""
+    """Start the worker, and stop it in every case."""
     await worker.start(port)
     try:
         yield worker

@@ -1,6 +1,6 @@
-"""`python -m loadtests.faults.proxy --listen 15432 --to 127.0.0.1:5432 --control 7001`: a proxy that fails when told.
+"""`python -m loadtests.faults.proxy --listen 15432 --to 127.0.0.1:5432 --control 7001`: a proxy with faults on demand.
 
-Then `echo freeze | nc 127.0.0.1 7001`. With `--fault` it begins with one.
+Then `echo freeze | nc 127.0.0.1 7001`. `--fault` sets the first fault.
 """
 
 from __future__ import annotations
