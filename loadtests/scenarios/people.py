@@ -1,7 +1,7 @@
-"""A scenario as people play it: who asks, what they want and by when, and how many they are at each moment.
+"""A scenario as Locust's users play it: groups, questions, deadlines, and the number of users at each moment.
 
-The file is the same as everywhere; `stages.locust` says how many people there are instead of a rate, and at what pace.
-Every number has a bound, so that no typing error turns a laptop into a weapon or a test into an evening.
+The file is the same for all stages; `stages.locust` gives numbers of users instead of rates, and their pace. Every
+number has a bound, so that a typing error cannot cause an attack or a run of hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_RETRIES = 10
 SURFACES = ("ask", "chat", "stream")
 SLOWED = ("none", "one", "all")
 UNNAMED = "between"
-"""The stage that is no window of the file."""
+"""The stage for moments outside the file's windows."""
 
 NO_RETRIES = Retries()
 
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_.\-]{0,31}")
 class Group:
     """Users of one tenant. `surfaces` are shares; `think_s` is the range of a user's pause after an answer.
 
-    `retries`: what they do when they are refused. `patience_ms`: when they hang up; 0: they wait for the answer.
+    `retries` applies after a refusal. Users disconnect after `patience_ms`; 0 waits for the answer.
     """
 
     name: str
@@ -73,9 +73,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Stage:
-    """So many users of each group for so long; `spawn_per_s` is how fast their number grows.
+    """`users` per group for `seconds`; their number grows by `spawn_per_s`.
 
-    `slow_workers`: whose steps last `slow_factor` times as long meanwhile.
+    `slow_workers`: the workers whose steps take `slow_factor` times as long meanwhile.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run: the question that it answers, what happens in it, what to look at, who asks, and when."""
+    """A run: its question, events, groups and stages."""
 
     name: str
     asks: str
@@ -139,12 +139,12 @@ class Scenario:
 
     @property
     def most_users(self) -> int:
-        """So many there are at the busiest time."""
+        """The largest number of users at any time."""
         return max(stage.all_users for stage in self.stages)
 
     @property
     def stage_names(self) -> tuple[str, ...]:
-        """In order, each once: a stage may come back."""
+        """In order, each once: a stage may repeat."""
         return tuple(dict.fromkeys(stage.name for stage in self.stages))
 
     @property
@@ -153,11 +153,11 @@ class Scenario:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that a user may wait for an answer."""
+        """The longest wait for an answer."""
         return max(group.deadline_ms for group in self.groups) / 1000
 
     def shortened(self, share: float) -> Scenario:
-        """The same with stages of this share of their time, and never less than `SHORTEST_STAGE_S`."""
+        """The scenario with stages shortened to this share, but not below `SHORTEST_STAGE_S`."""
         _within("the share of their time", share, 0.01, 1)
         brief = (
             replace(one, seconds=max(min(one.seconds, SHORTEST_STAGE_S), one.seconds * share)) for one in self.stages
@@ -165,7 +165,7 @@ class Scenario:
         return replace(self, stages=tuple(brief))
 
     def stage_at(self, elapsed_s: float) -> Stage | None:
-        """The stage that runs so long after the start; none when the scenario is over."""
+        """The stage at this time; None after the end."""
         ends = accumulate(stage.seconds for stage in self.stages)
         return next((stage for stage, end in zip(self.stages, ends, strict=True) if elapsed_s < end), None)
 
@@ -174,12 +174,12 @@ class Scenario:
 
 
 def names() -> list[str]:
-    """The scenarios that people play: their files say how many people there are."""
+    """The scenarios whose files give numbers of users."""
     return sorted(path.stem for path in SCENARIOS.glob("*.yaml") if _has_people(path))
 
 
 def load(name: str) -> Scenario:
-    """Read scenarios/NAME.yaml. Raises ValueError that says what is wrong with it."""
+    """Read scenarios/NAME.yaml. Raises ValueError with the reason."""
     path = SCENARIOS / f"{name}.yaml"
     if Path(name).name != name or not path.is_file():
         raise ValueError(f"SCENARIO={name!r} is unknown; choose one of: {', '.join(names())}")
@@ -192,7 +192,7 @@ def load(name: str) -> Scenario:
 
 
 def of_model(name: str, scenario: model.Scenario) -> Scenario:
-    """Raises ValueError where people cannot play it."""
+    """Convert a scenario. Raises ValueError if Locust's users cannot play it."""
     caption = " ".join(scenario.about.split())
     groups = tuple(map(_group, scenario.tenants))
     return Scenario(name, scenario.question, caption, scenario.watch, groups, tuple(_stages(scenario)))
@@ -207,7 +207,7 @@ def _has_people(path: Path) -> bool:
 
 
 def _people(path: Path) -> Any:
-    """What YAML gave for this stage."""
+    """The raw YAML for this stage."""
     return unjudged(for_stage(model.load_raw(path), "locust", path.stem))
 
 
@@ -228,7 +228,7 @@ def _group(group: TenantGroup) -> Group:
 
 
 def _stages(scenario: model.Scenario) -> Iterator[Stage]:
-    """One for each stretch in which nothing changes."""
+    """One stage per interval without changes."""
     crowds = {group.name: group.arrivals for group in scenario.tenants if isinstance(group.arrivals, Closed)}
     failures = [failure for workers in scenario.workers for failure in workers.failures]
     phases = (phase for crowd in crowds.values() for phase in crowd.phases)

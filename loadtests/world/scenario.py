@@ -39,7 +39,7 @@ class WorkerSpec:
     prefill_ms: float | None = None
 
     def answers_per_s(self, prompt_tokens: float) -> float:
-        """Approximate capacity for prompts of this size. A step that reads a prompt delays every sequence of the batch."""
+        """Approximate capacity for prompts of this size. A step that reads a prompt delays its whole batch."""
         writing_ms = TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / self.slots
         return 1000 / (writing_ms + PREFILL_MS_PER_TOKEN * prompt_tokens)
 
