@@ -158,7 +158,7 @@ async def start_router(
     settings: Mapping[str, str] | None = None,
     may_be_cut: frozenset[str] = frozenset(),
 ) -> None:
-    """Start the router with default settings, except addresses of workers and tenants, `made.settings` and `settings`."""
+    """Start the router with default settings, except its workers, its tenants, `made.settings` and `settings`."""
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
     file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")

@@ -91,7 +91,7 @@ class Gamma(Open):
 
 
 class OnOff(Open):
-    """Poisson while on, nothing while off; the rate is the mean over both. All tenants of the group start on together."""
+    """Poisson while on, silent while off; the rate is the mean over both. All tenants of a group start on together."""
 
     kind: Literal["on_off"]
     on_s: PositiveSeconds
