@@ -164,7 +164,7 @@ class ServerSession:
         stays = commit and not transaction.failed
         if transaction.wrote and stays and transaction.changed is not None:
             self._tables.corpora[transaction.tenant] = transaction.changed
-        if self._tables.writers.get(transaction.tenant, self) is self:  # otherwise the next writer has had its turn
+        if self._tables.writers.get(transaction.tenant, self) is self:  # or no session is the writer
             self._tables.writers.pop(transaction.tenant, None)
             self._released(transaction.tenant)
         return "COMMIT" if stays else "ROLLBACK"

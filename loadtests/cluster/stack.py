@@ -90,9 +90,7 @@ class Stack:
             return [f"a router that is ready ({error})"]
         up = told["workers"]  # by name in lab mode, else a number
         missing = len(self.workers) - (up if isinstance(up, int) else len(up))
-        degraded = [
-            what for what in told.get("degraded", []) if not what.endswith(" workers")
-        ]  # byzantine workers are missing
+        degraded = [what for what in told.get("degraded", []) if not what.endswith(" workers")]  # evil ones are missing
         peers = degraded if self.retrieval is not None else []
         return [*([f"{missing} of its workers"] if missing > 0 else []), *peers]
 
