@@ -24,11 +24,11 @@ USUAL = {
     one.name: one
     for one in (
         Slider("outage_s", "Length of the outage", 2, 10, 1, 6, "s"),
-        Slider("retries", "Further tries of each client", 0, 5, 1, 3),
-        Slider("obey_hints", "Clients wait as long as they are told", 0, 1, 1, 0, kind="switch"),
-        Slider("slow_factor", "How many times as slow", 2, 20, 1, 8, "x"),
+        Slider("retries", "Retries of each client", 0, 5, 1, 3),
+        Slider("obey_hints", "Clients obey retry hints", 0, 1, 1, 0, kind="switch"),
+        Slider("slow_factor", "Slowdown factor", 2, 20, 1, 8, "x"),
         Slider("deadline_ms", "Deadline of each request", 1000, 8000, 100, 2000, "ms"),
-        Slider("leaving", "Clients that leave early", 0, 100, 5, 0, "%"),
+        Slider("leaving", "Clients that disconnect early", 0, 100, 5, 0, "%"),
         Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, "s"),
     )
 }
