@@ -315,9 +315,9 @@ class Network:
             at = transport.last_arrival
         transport.last_arrival = at
         if kind != ACK:
-            said = b"" if transport.opaque else data
-            detail = f"#{transport.number} {len(said)} to {peer.host.name}"
-            self.simulation.note(transport.host.name, kind, detail, said)
+            digested = b"" if transport.opaque else data
+            detail = f"#{transport.number} {len(digested)} to {peer.host.name}"
+            self.simulation.note(transport.host.name, kind, detail, digested)
         self.simulation.at(at, peer.arrive, kind, data)
 
     def close_all(self, loop: SimLoop) -> None:

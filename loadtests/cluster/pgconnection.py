@@ -200,15 +200,15 @@ class FakeConnection:
         if statement is not None and self._session.waits_for(statement) is not None:
             self._server.bury_the_dead()
         if statement is not None and (tenant := self._session.waits_for(statement)) is not None:
-            line = self._server.waiting.setdefault(tenant, deque())
-            line.append(lambda: self._loop.call_soon(self._come_to_turn, exchange, tenant))
+            queue = self._server.waiting.setdefault(tenant, deque())
+            queue.append(lambda: self._loop.call_soon(self._come_to_turn, exchange, tenant))
             return
         try:
             answer = self._answer(exchange)
         except Exception as error:  # of PostgreSQL, `UnknownStatement`, or a bug of the fake: passed to the caller
             self._fail(exchange, error)
         else:
-            self._say(exchange, answer)
+            self._reply(exchange, answer)
 
     def _come_to_turn(self, exchange: Exchange, tenant: str) -> None:
         """If the exchange was cancelled meanwhile, the next writer starts."""
@@ -232,22 +232,22 @@ class FakeConnection:
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
         self._session.fail()
-        self._say(exchange, error)
+        self._reply(exchange, error)
 
-    def _say(self, exchange: Exchange, said: tuple[str, list[Row]] | Exception) -> None:
+    def _reply(self, exchange: Exchange, result: tuple[str, list[Row]] | Exception) -> None:
         exchange.end()
         in_transaction = self._session.transaction is not None
 
-        def told() -> None:
+        def deliver() -> None:
             self._in_transaction = in_transaction
             if exchange.answer.done():
                 return
-            if isinstance(said, Exception):
-                exchange.answer.set_exception(said)
+            if isinstance(result, Exception):
+                exchange.answer.set_exception(result)
             else:
-                exchange.answer.set_result(said)
+                exchange.answer.set_result(result)
 
-        self._later(self._server.round_trip_s / 2, told, True)
+        self._later(self._server.round_trip_s / 2, deliver, True)
 
     def _later(self, delay_s: float, act: Callable[[], None], on_the_wire: bool) -> asyncio.TimerHandle:
         """Call `act` later, at the server or after the network."""

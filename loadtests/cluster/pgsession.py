@@ -90,10 +90,10 @@ class ServerSession:
 
     def script(self, script: str) -> str:
         """Execute statements up to the first failure; returns the last command tag."""
-        said = ""
+        tag = ""
         for statement in script.split("; "):
-            said = self._simple(statement)
-        return said
+            tag = self._simple(statement)
+        return tag
 
     def run(self, statement: Statement, arguments: tuple[object, ...], *, as_if: str | None = None) -> list[Row]:
         """Execute a product statement. `as_if` bypasses the row policies, for a lying server: another tenant's rows."""

@@ -36,7 +36,7 @@ class View:
 
     tenant: str
     corpus: Corpus | None
-    everybody: Mapping[str, Corpus]
+    all_corpora: Mapping[str, Corpus]
     clock_ms: int
     settings: Mapping[str, str]
     dimensions: int = DIMENSIONS
@@ -48,8 +48,8 @@ class View:
     def owned(self, tenant: str, table: str) -> None:
         """Raises the error of a new row of another tenant."""
         if tenant != self.tenant:
-            said = f'new row violates row-level security policy for table "{table}"'
-            raise asyncpg.InsufficientPrivilegeError(said)
+            message = f'new row violates row-level security policy for table "{table}"'
+            raise asyncpg.InsufficientPrivilegeError(message)
 
     def change(self, tenant: str, documents: Mapping[str, Document]) -> None:
         """Replace the tenant's documents."""
@@ -209,13 +209,13 @@ def unembedded_chunks(view: View, tenant: str, model: str, doc_id: str, limit: i
 def corpora(view: View, most: int) -> list[Row]:
     rows: list[Row] = [
         {"tenant": tenant, "version": corpus.version, "chunks": corpus.chunks}
-        for tenant, corpus in sorted(view.everybody.items(), key=lambda each: -each[1].version)
+        for tenant, corpus in sorted(view.all_corpora.items(), key=lambda each: -each[1].version)
     ]
     return rows[:most]
 
 
 def unembedded(view: View, model: str, most: int) -> list[Row]:
-    lacking = {row["tenant"]: view.everybody[str(row["tenant"])] for row in corpora(view, most)}
+    lacking = {row["tenant"]: view.all_corpora[str(row["tenant"])] for row in corpora(view, most)}
     rows: list[Row] = [
         {"tenant": tenant, "chunks": corpus.chunks - corpus.embedded.get(model, 0)}
         for tenant, corpus in sorted(lacking.items(), key=lambda each: str(each[0]))

@@ -35,7 +35,7 @@ LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no other setting of the caller may affect a figure
 NOTHING: Mapping[str, str] = MappingProxyType({})
-LENT = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and could take a free one before its listener
+PORTS = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and could take a free one before its listener
 
 
 class StandError(RuntimeError):
@@ -49,13 +49,13 @@ def free_ports(count: int) -> list[int]:
     """
     found: list[int] = []
     with contextlib.ExitStack() as held:
-        for number in random.sample(LENT, len(LENT)):
+        for number in random.sample(PORTS, len(PORTS)):
             if len(found) == count:
                 return found
             with contextlib.suppress(OSError):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", number))
                 found.append(number)
-    raise RuntimeError(f"no {count} ports from {LENT.start} to {LENT.stop - 1} are free")
+    raise RuntimeError(f"no {count} ports from {PORTS.start} to {PORTS.stop - 1} are free")
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:

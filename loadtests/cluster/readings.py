@@ -36,8 +36,8 @@ async def read(stand: Stand) -> Readings:
     """Read now. Raises OSError if a process does not answer."""
     used = cpu.read(stand)
     url = "" if stand.router is None else stand.router.metrics_url
-    said = books.of_router((await asyncio.to_thread(get, url)).decode()) if url else None
-    return Readings(await meters.read(stand.workers), said, used)
+    counted = books.of_router((await asyncio.to_thread(get, url)).decode()) if url else None
+    return Readings(await meters.read(stand.workers), counted, used)
 
 
 def between(before: Readings, after: Readings, lost: Meter, tries: Mapping[str, int]) -> Used:

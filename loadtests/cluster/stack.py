@@ -85,12 +85,12 @@ class Stack:
     async def lacks(self) -> list[str]:
         """What the router reports as missing; empty if everything is up."""
         try:
-            told = json.loads(await asyncio.to_thread(get, f"{self.router.url}/health/ready"))
+            status = json.loads(await asyncio.to_thread(get, f"{self.router.url}/health/ready"))
         except OSError as error:
             return [f"a router that is ready ({error})"]
-        up = told["workers"]  # by name in lab mode, else a number
+        up = status["workers"]  # by name in lab mode, else a number
         missing = len(self.workers) - (up if isinstance(up, int) else len(up))
-        degraded = [what for what in told.get("degraded", []) if not what.endswith(" workers")]  # evil ones are missing
+        degraded = [what for what in status.get("degraded", []) if not what.endswith(" workers")]  # not the evil ones
         peers = degraded if self.retrieval is not None else []
         return [*([f"{missing} of its workers"] if missing > 0 else []), *peers]
 
@@ -187,5 +187,5 @@ async def _ingest(folder: Path, postgres_url: str, corpus: Path, tenant: str) ->
         ingest.kill()
         code = await ingest.wait()
     if code != 0:
-        said = (folder / "ingest.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-        raise StandError(f"the documents could not be taken in:\n{said}")
+        log_tail = (folder / "ingest.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise StandError(f"the documents could not be taken in:\n{log_tail}")

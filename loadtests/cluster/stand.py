@@ -162,14 +162,14 @@ async def start_router(
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
     file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")
-    told = {
+    environment = {
         "WORKERS": ",".join(worker.url for worker in made.workers),
         "TENANTS_FILE": str(file),
         "RETRIEVAL_URL": NO_RETRIEVAL,
         **made.settings,
         **(settings or {}),
     }
-    made.router = service("router", "services.router", "router", (port, metrics_port), told, made.folder)
+    made.router = service("router", "services.router", "router", (port, metrics_port), environment, made.folder)
     made.router.process.start()
     await ready(made.router)
 

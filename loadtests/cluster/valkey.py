@@ -134,7 +134,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
         self._unread: deque[Command] = deque()
-        self._unsaid: deque[tuple[float, bytes]] = deque()  # (time to send, bytes)
+        self._unsent: deque[tuple[float, bytes]] = deque()  # (time to send, bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._slow_client = False
         self._leaving = False  # as soon as all is sent
@@ -151,7 +151,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.server.connections.discard(self)
         self._transport = None
-        self._unsaid.clear()
+        self._unsent.clear()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -162,7 +162,7 @@ class _Connection(asyncio.Protocol):
             self._unread += self._reader.feed(data)
         except BadCommand as fault:
             self._leaving = True
-            self._say(Failure(f"ERR Protocol error: {fault}"))
+            self._send(Failure(f"ERR Protocol error: {fault}"))
             return
         self.go_on()
 
@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
             command = self._unread.popleft()
             if command:
                 self.server.commands += 1
-                self._say(self._carried_out(command))
+                self._send(self._carried_out(command))
         if self._transport is not None and not self._transport.is_closing():
             if self.server.frozen or self._slow_client:
                 self._transport.pause_reading()  # further commands wait at the client
@@ -192,22 +192,22 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _say(self, answer: Answer | _Raw) -> None:
+    def _send(self, answer: Answer | _Raw) -> None:
         data = answer if isinstance(answer, _Raw) else encoded(answer)
         due = self._loop.time() + self.server.slow_s
-        if self._unsaid:
-            due = max(due, self._unsaid[-1][0])  # answers keep their order, even if `slow_s` changed meanwhile
-        self._unsaid.append((due, data))
+        if self._unsent:
+            due = max(due, self._unsent[-1][0])  # answers keep their order, even if `slow_s` changed meanwhile
+        self._unsent.append((due, data))
         self._speak()
 
     def _speak(self) -> None:
         """Send due answers. One timer serves all of them, because timers of one moment have no order."""
-        while self._unsaid and not self.server.frozen and self._unsaid[0][0] <= self._loop.time():
-            self._write(self._unsaid.popleft()[1])
-        if self._leaving and not self._unsaid and self._transport is not None:
+        while self._unsent and not self.server.frozen and self._unsent[0][0] <= self._loop.time():
+            self._write(self._unsent.popleft()[1])
+        if self._leaving and not self._unsent and self._transport is not None:
             self._transport.close()
-        if self._unsaid and not self.server.frozen and self._timer is None:
-            self._timer = self._loop.call_at(self._unsaid[0][0], self._time_to_speak)
+        if self._unsent and not self.server.frozen and self._timer is None:
+            self._timer = self._loop.call_at(self._unsent[0][0], self._time_to_speak)
 
     def _time_to_speak(self) -> None:
         self._timer = None
@@ -243,8 +243,8 @@ class _Connection(asyncio.Protocol):
 def _hello(client: _Connection, version: bytes) -> Answer:
     if version != b"3":
         return Failure("NOPROTO unsupported protocol version")
-    told: dict[str, Answer] = {"server": "valkey", "version": VERSION, "proto": 3, "id": client.number}
-    return {**told, "mode": "standalone", "role": "master", "modules": []}
+    greeting: dict[str, Answer] = {"server": "valkey", "version": VERSION, "proto": 3, "id": client.number}
+    return {**greeting, "mode": "standalone", "role": "master", "modules": []}
 
 
 def _get(client: _Connection, key: bytes) -> Answer | _Raw:
@@ -307,7 +307,7 @@ GREETINGS = (b"HELLO", b"CLIENT")
 # Handler, permitted number of arguments, and whether it writes.
 COMMANDS: dict[bytes, tuple[Callable[..., Answer | _Raw], range, bool]] = {
     b"HELLO": (_hello, range(1, 2), False),
-    b"CLIENT": (lambda client, *said: OK, range(1, 4), False),
+    b"CLIENT": (lambda client, *_arguments: OK, range(1, 4), False),
     b"PING": (lambda client: Simple("PONG"), range(1), False),
     b"GET": (_get, range(1, 2), False),
     b"SET": (_set, range(2, 5), True),

@@ -37,8 +37,8 @@ def _ask(method: str, url: str, within_s: float, body: object = None) -> None:
     connection = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=within_s)
     try:
         data = None if body is None else json.dumps(body)
-        said = {"content-type": "application/json"} if data else {}
-        connection.request(method, "/faults", data, {**said, **headers()})
+        content_type = {"content-type": "application/json"} if data else {}
+        connection.request(method, "/faults", data, {**content_type, **headers()})
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
         raise NoFault(f"{url}/faults does not answer ({error or type(error).__name__})") from error

@@ -11,7 +11,7 @@ from loadtests.paths import ROOT
 
 HOST = "127.0.0.1"
 HEALTHY = "healthy"
-SAID_WITHIN_S = 10.0
+REPLY_WITHIN_S = 10.0
 CONNECTIONS = 2048
 
 
@@ -42,12 +42,12 @@ class Wire:
 
     async def become(self, line: str) -> None:
         """Send a line of `faults.proxy.fault`. Raises StandError if it is rejected, OSError if the port is closed."""
-        async with asyncio.timeout(SAID_WITHIN_S):
+        async with asyncio.timeout(REPLY_WITHIN_S):
             reader, writer = await asyncio.open_connection(HOST, self._control)
             try:
                 writer.write(f"{line}\n".encode())
-                said = await reader.readline()
+                reply = await reader.readline()
             finally:
                 writer.close()
-        if not said.startswith(b"ok "):
-            raise StandError(f"{self.process.name} was told {line!r} and said {said!r}")
+        if not reply.startswith(b"ok "):
+            raise StandError(f"{self.process.name} was told {line!r} and said {reply!r}")

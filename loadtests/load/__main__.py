@@ -42,8 +42,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return BAD_PLAN
     began_cpu_s = time.process_time()
-    with progress("load", plan.seconds) as say:
-        ledger = uvloop.run(client.run(partial(_tell, say, plan.seconds)))
+    with progress("load", plan.seconds) as report:
+        ledger = uvloop.run(client.run(partial(_progress, report, plan.seconds)))
     cpu_s = time.process_time() - began_cpu_s
     found = figures(plan, ledger)
     cost = f"generator cost: {cpu_s:.2f} s of a core in {plan.seconds:g} s, for {ledger.tries.total():,} tries"
@@ -70,16 +70,16 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _tell(say: Say, seconds: float, now_s: float, ledger: Ledger) -> None:
+def _progress(report: Say, seconds: float, now_s: float, ledger: Ledger) -> None:
     if int(now_s) % SAY_EVERY_S == 0 and now_s >= 1:
         left_s = max(0.0, seconds - now_s)
-        say(f"{left_s:.0f} s left; {len(ledger.rows):,} sent, {ledger.open:,} open")
+        report(f"{left_s:.0f} s left; {len(ledger.rows):,} sent, {ledger.open:,} open")
 
 
 def _write(wanted: argparse.Namespace, plan: Plan, found: dict[str, object], ledger: Ledger) -> None:
     if wanted.json is not None:
-        told = {"route": plan.route, "seed": plan.seed, "seconds": plan.seconds, **found}
-        wanted.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        document = {"route": plan.route, "seed": plan.seed, "seconds": plan.seconds, **found}
+        wanted.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if wanted.rows is not None:
         with wanted.rows.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row.as_dict()) + "\n" for row in ledger.rows)

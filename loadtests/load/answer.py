@@ -34,7 +34,7 @@ class _Error(msgspec.Struct):
     code: str | None = None
 
 
-class _Said(msgspec.Struct):
+class _Fields(msgspec.Struct):
     """The fields read from any route's answer or event; all others are ignored."""
 
     choices: list[_Choice] = []
@@ -45,7 +45,7 @@ class _Said(msgspec.Struct):
     retrieval_source: str = ""
 
 
-_read = msgspec.json.Decoder(_Said).decode
+_read = msgspec.json.Decoder(_Fields).decode
 
 
 class Answer:
@@ -114,12 +114,12 @@ class Answer:
         return self._error_outcome()
 
     def _whole_outcome(self) -> tuple[str, str]:
-        said = self._decode(b"".join(self._buffer))
-        if said is None or not _text(said):
+        fields = self._decode(b"".join(self._buffer))
+        if fields is None or not _text(fields):
             return "failed:malformed", ""
-        self._count(said)
-        self.source = said.source
-        self.retrieval_source = said.retrieval_source
+        self._count(fields)
+        self.source = fields.source
+        self.retrieval_source = fields.retrieval_source
         return SERVED, ""
 
     def _stream_outcome(self) -> tuple[str, str]:
@@ -130,8 +130,8 @@ class Answer:
         return (SERVED, "") if self._done else ("failed:cut", "")
 
     def _error_outcome(self) -> tuple[str, str]:
-        said = self._decode(b"".join(self._buffer))
-        code = said.error.code if said is not None and said.error is not None else None
+        fields = self._decode(b"".join(self._buffer))
+        code = fields.error.code if fields is not None and fields.error is not None else None
         if code is None and self.status in REFUSING:
             code = f"bare_{self.status}"
         if code is None or code not in CODES:
@@ -155,23 +155,23 @@ class Answer:
         if data == b"[DONE]":
             self._done = True
             return
-        said = self._decode(data)
-        if said is None:
+        fields = self._decode(data)
+        if fields is None:
             self._malformed = True
-        elif said.error is not None or event.startswith(b"event: error"):
-            self._error = (said.error and said.error.code) or "unknown"
-        elif _text(said):
+        elif fields.error is not None or event.startswith(b"event: error"):
+            self._error = (fields.error and fields.error.code) or "unknown"
+        elif _text(fields):
             self.spoken = True
-            self._count(said, events=1)
+            self._count(fields, events=1)
         else:
-            self._count(said)
+            self._count(fields)
 
-    def _count(self, said: _Said, events: int = 0) -> None:
+    def _count(self, fields: _Fields, events: int = 0) -> None:
         """Tokens from `usage` if present, else one per event with text."""
-        self.tokens = said.usage.completion_tokens if said.usage is not None else self.tokens + events
+        self.tokens = fields.usage.completion_tokens if fields.usage is not None else self.tokens + events
 
     @staticmethod
-    def _decode(data: bytes) -> _Said | None:
+    def _decode(data: bytes) -> _Fields | None:
         try:
             return _read(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -181,14 +181,14 @@ class Answer:
         return f"<Answer {self.status or 'not begun'}, {self._bytes} bytes, {self.tokens} tokens>"
 
 
-def _text(said: _Said) -> bool:
+def _text(fields: _Fields) -> bool:
     """Whether there is text: in a completion, a chat message or delta, or the `text` of `/ask` or a worker."""
-    return bool(said.text) or any(map(_choice_text, said.choices))
+    return bool(fields.text) or any(map(_choice_text, fields.choices))
 
 
 def _choice_text(choice: _Choice) -> str | None:
-    said = choice.message or choice.delta
-    return choice.text if said is None else said.content
+    fields = choice.message or choice.delta
+    return choice.text if fields is None else fields.content
 
 
 def _retry_after_ms(answer: Answer, value: bytes) -> None:

@@ -52,8 +52,8 @@ class Asking:
                 self._shapes.clear()
             shape = self._shapes[key] = self._shape(ask)
         rest = WORDS[: len(WORD) * (ask.prompt_tokens - 1)]
-        told = (b"%06x" % (number % NUMBERS)).join(shape.until_the_rest)
-        return b"%b%d%b%b%b" % (shape.head, shape.body_bytes + len(rest), told, rest, shape.end)
+        begin = (b"%06x" % (number % NUMBERS)).join(shape.until_the_rest)
+        return b"%b%d%b%b%b" % (shape.head, shape.body_bytes + len(rest), begin, rest, shape.end)
 
     def _shape(self, ask: Ask) -> Shape:
         tenant = ask.tenant
@@ -75,8 +75,8 @@ class Questions:
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
         """The question with this number, for at most `passages` passages."""
-        said = {"query": self._words(number), "top_k": self._passages, "max_tokens": ask.answer_tokens}
-        body = json.dumps(said).encode()
+        question = {"query": self._words(number), "top_k": self._passages, "max_tokens": ask.answer_tokens}
+        body = json.dumps(question).encode()
         return b"%b%d\r\n\r\n%b" % (_head(self._url, "/ask", ask), len(body), body)
 
 

@@ -120,13 +120,13 @@ async def hold(port: int, requests: Iterable[bytes], pause_s: float) -> list[Con
     held = []
     for request in requests:
         connection = await connect(port, Tally())
-        connection.ask(request).add_done_callback(_nobody_asks)
+        connection.ask(request).add_done_callback(_ignored)
         held.append(connection)
     await asyncio.sleep(pause_s)
     return held
 
 
-def _nobody_asks(done: asyncio.Future[None]) -> None:
+def _ignored(done: asyncio.Future[None]) -> None:
     """Retrieve the exception of a request that only occupied a place."""
     if not done.cancelled():
         done.exception()
@@ -191,14 +191,14 @@ async def closed_number(
     port: int, requests: Sequence[bytes], connections: int, number: int, judge: Callable[[bytes], str] | None = None
 ) -> Tally:
     """Send `number` requests, cycling through `requests`, from closed-loop clients."""
-    tally, turn = Tally(judge), itertools.cycle(requests)
+    tally, following = Tally(judge), itertools.cycle(requests)
     left = itertools.count()
     clients = [await connect(port, tally) for _ in range(connections)]
     began = perf_counter()
 
     async def one(client: Connection) -> None:
         while next(left) < number:
-            await client.ask(next(turn))
+            await client.ask(next(following))
 
     await asyncio.gather(*map(one, clients))
     tally.wall_s = perf_counter() - began

@@ -69,14 +69,14 @@ def add_storm(api: FastAPI, bench: StormBench) -> None:
             headers["content-disposition"] = f'attachment; filename="weir-storm-{first.scenario}-{first.run}.html"'
         return Response(report(first, second), media_type="text/html; charset=utf-8", headers=headers)
 
-    for method, path, endpoint, told in (
+    for method, path, endpoint, options in (
         ("GET", "/storm", state, describe("What runs, what there is, and the last runs.", reply=State)),
         ("POST", "/storm", start, describe("Begin a run.", request=StartRun, reply=Started, status=202)),
         ("DELETE", "/storm", stop, describe("Stop it.", reply=Stopped)),
         ("GET", "/storm/run", kept, describe("Everything that is kept of one run.", reply=Run, parameters=RUN)),
         ("GET", "/storm/report", page, describe("The same as a page.", parameters=(*RUN, *OF_A_REPORT))),
     ):
-        api.add_api_route(path, endpoint, methods=[method], **told)
+        api.add_api_route(path, endpoint, methods=[method], **options)
 
 
 def _run(asked: dict[str, str]) -> str:

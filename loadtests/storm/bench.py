@@ -59,12 +59,12 @@ class StormBench:
             raise BadInput("a storm goes on: stop it first", status=409, code="storm_running")
         if why := self._lacking.get(scenario.name, ""):
             raise BadInput(why, status=409, code="storm_unavailable")
-        wish = Wish(secrets.token_hex(4), scenario, values, unix_milliseconds())
+        request = Wish(secrets.token_hex(4), scenario, values, unix_milliseconds())
         self._stopping = False
-        self._run = run = Run(wish, self._settings, self._log)
+        self._run = run = Run(request, self._settings, self._log)
         self._task = asyncio.ensure_future(self._play(run))
-        self._log.info("a storm begins", run=wish.id, scenario=scenario.name, **values)
-        return wish.id
+        self._log.info("a storm begins", run=request.id, scenario=scenario.name, **values)
+        return request.id
 
     async def stop(self) -> str | None:
         """Stop the current run: clients disconnect and faults end. Returns its id; None if nothing runs."""
@@ -75,16 +75,16 @@ class StormBench:
             self._stopping = True
             task.cancel()
         await asyncio.wait({task})
-        return run.wish.id
+        return run.request.id
 
     async def _play(self, run: Run) -> None:
         try:
             await run.play()
         finally:
-            told = run.told()
-            self._kept.appendleft(told)
+            result = run.told()
+            self._kept.appendleft(result)
             self._run = self._task = None
-            self._log.info("a storm is over", run=told.run, ended=told.ended, why=told.why, sent=told.sent)
+            self._log.info("a storm is over", run=result.run, ended=result.ended, why=result.why, sent=result.sent)
 
     def state(self) -> State:
         settings = self._settings

@@ -34,8 +34,8 @@ class Capacity:
 
 async def announced(urls: Sequence[str], tokens: tuple[float, int], token: bytes = b"") -> Capacity:
     """The announced capacity for (prompt, answer) tokens. Raises NoCapacity."""
-    told = await asyncio.gather(*(_ask(url, token) for url in urls))
-    workers = [status for status in told if status is not None and not status.draining]
+    statuses = await asyncio.gather(*(_ask(url, token) for url in urls))
+    workers = [status for status in statuses if status is not None and not status.draining]
     per_s = sum(answers_per_s(status, *tokens) for status in workers)
     if per_s <= 0:
         raise NoCapacity("no worker announces how fast it is: set WORKERS to their addresses, or STORM_CAPACITY_RPS")

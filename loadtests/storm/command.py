@@ -32,14 +32,14 @@ LOOK_EVERY_S = 0.5
 def parse_sets(sets: Sequence[str]) -> dict[str, float]:
     """Parse `intensity=5` and so on. Raises LabError."""
     found = {}
-    for said in sets:
-        name, equals, value = said.partition("=")
+    for assignment in sets:
+        name, equals, value = assignment.partition("=")
         try:
             found[name.strip()] = float(value)
         except ValueError:
             equals = ""
         if not equals:
-            raise LabError(f"--set {said}: write NAME=NUMBER, as in --set intensity=5.")
+            raise LabError(f"--set {assignment}: write NAME=NUMBER, as in --set intensity=5.")
     return found
 
 
@@ -73,22 +73,22 @@ def _why(body: bytes) -> str:
         return "something that is no storm bench's word"
 
 
-def storm(bench: Bench, wish: StartRun, console: Console) -> Run:
+def storm(bench: Bench, request: StartRun, console: Console) -> Run:
     """Run and show a storm to its end or until Ctrl-C. Raises LabError."""
     leaving = Event()
     with _interrupts_to(leaving):
-        id = msgspec.json.decode(bench.call("POST", "/storm", content=msgspec.json.encode(wish)), type=Started).run
-        told_s = -1
+        id = msgspec.json.decode(bench.call("POST", "/storm", content=msgspec.json.encode(request)), type=Started).run
+        printed_s = -1
         while not leaving.is_set() and (running := bench.state().running) is not None and running.run == id:
-            if int(running.elapsed_s) > told_s:
-                told_s = int(running.elapsed_s)
+            if int(running.elapsed_s) > printed_s:
+                printed_s = int(running.elapsed_s)
                 console.print(_line(running), soft_wrap=True)
             leaving.wait(LOOK_EVERY_S)
     if leaving.is_set():
         bench.call("DELETE", "/storm")
-    told = msgspec.json.decode(bench.call("GET", "/storm/run", params={"run": id}), type=Run)
-    show(told, console)
-    return told
+    result = msgspec.json.decode(bench.call("GET", "/storm/run", params={"run": id}), type=Run)
+    show(result, console)
+    return result
 
 
 @contextmanager
@@ -152,11 +152,11 @@ def command(
     if list_them or not scenario:
         list_scenarios(at, console)
         raise typer.Exit(0)
-    told = storm(at, StartRun(scenario, parse_sets(change or ())), console)
+    result = storm(at, StartRun(scenario, parse_sets(change or ())), console)
     if report is not None:
-        report.write_bytes(at.call("GET", "/storm/report", params={"run": told.run, "with": beside}))
+        report.write_bytes(at.call("GET", "/storm/report", params={"run": result.run, "with": beside}))
         console.print(Text(f"Report: {report}", style="dim"))
-    raise typer.Exit(0 if told.ended == "done" else 1)
+    raise typer.Exit(0 if result.ended == "done" else 1)
 
 
 if __name__ == "__main__":

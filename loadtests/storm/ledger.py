@@ -36,8 +36,8 @@ def ending_of(row: Row, outcome: str) -> tuple[str, str]:
         return ENDINGS[outcome], ""
     kind, _, what = outcome.partition(":")
     if kind == "refused" or what == "bad_status":
-        said = f"status_{row.status}" if row.code in (f"bare_{row.status}", str(row.status)) else row.code
-        return REFUSED if row.status in REFUSING else FAILED, said
+        code_or_status = f"status_{row.status}" if row.code in (f"bare_{row.status}", str(row.status)) else row.code
+        return REFUSED if row.status in REFUSING else FAILED, code_or_status
     return FAILED, LOST.get(what, what)
 
 
@@ -66,13 +66,13 @@ class Part:
         value_s = self._latency_s.quantile(share)
         return None if value_s is None else round(1000 * value_s, 1)
 
-    def fill(self, told: C) -> C:
+    def fill(self, target: C) -> C:
         """Set the counts and latencies of a wire type."""
         for name in Counts.__struct_fields__:
-            setattr(told, name, self.counts[name])
+            setattr(target, name, self.counts[name])
         for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95)):
-            setattr(told, name, self.latency_ms(share))
-        return told
+            setattr(target, name, self.latency_ms(share))
+        return target
 
 
 class Books(Ledger):

@@ -41,7 +41,7 @@ class Chart:
     marks: Sequence[Mark] = ()
 
     @property
-    def told(self) -> bool:
+    def has_values(self) -> bool:
         """Whether it has any value."""
         return any(value is not None for line in self.lines for value in line.values)
 

@@ -105,14 +105,14 @@ def _tenants(run: Run) -> Iterator[list[str]]:
 
 def _endings(run: Run, runs: Sequence[Run]) -> str:
     """Endings by code as clients got them, and the router's own counts."""
-    told = [("refused", *item) for item in run.refused_by_code.items()]
-    told += [("failed", *item) for item in run.failed_by_code.items()]
+    endings = [("refused", *item) for item in run.refused_by_code.items()]
+    endings += [("failed", *item) for item in run.failed_by_code.items()]
     counted = ", ".join(f"{escape(outcome)} {value:,.0f}" for outcome, value in run.router_counted.items())
     router = f"<p>The router counted for these tenants: {counted}.</p>" if counted else ""
-    if not told:
+    if not endings:
         return f"<h3>{escape(_under(run, runs))}</h3>{router}" if router and len(runs) > 1 else router
     name = f" ({escape(_name(run, runs))})" if len(runs) > 1 else ""
-    rows = ((kind, code, f"{count:,}") for kind, code, count in told)
+    rows = ((kind, code, f"{count:,}") for kind, code, count in endings)
     return f"<h2>Why requests were not answered{name}</h2>{_table(('ended', 'code', 'requests'), rows)}{router}"
 
 
@@ -168,7 +168,7 @@ def _plots(runs: Sequence[Run]) -> Iterator[str]:
     yield f"<h2>Second by second</h2><div class='{'plots' if len(runs) == 1 else ''}'>"
     for question, make in PLOTS:
         charts = [make(run) for run in runs]
-        if any(chart.told for chart in charts):
+        if any(chart.has_values for chart in charts):
             top = max(chart.top for chart in charts)
             yield _section(question, runs, [draw(chart, top) for chart in charts])
     yield _section("Who is answered on time?", runs, [draw_bars("Success of each tenant", _bars(run)) for run in runs])

@@ -78,9 +78,9 @@ class Wish:
 class Run:
     """One run of one scenario."""
 
-    def __init__(self, wish: Wish, settings: StormSettings, log: Log) -> None:
-        self.wish = wish
-        self.storm: Storm = wish.button.storm(wish.values)
+    def __init__(self, request: Wish, settings: StormSettings, log: Log) -> None:
+        self.request = request
+        self.storm: Storm = request.button.storm(request.values)
         self.books = Books()
         self.phase: Phase = "preparing"
         self._settings = settings
@@ -111,7 +111,7 @@ class Run:
             self._why = str(error)
         except Exception as error:
             self._why = f"a fault of the bench: {type(error).__name__}"
-            self._log.error("a run failed", run=self.wish.id, error=repr(error))
+            self._log.error("a run failed", run=self.request.id, error=repr(error))
         finally:
             self._lasted_s = self._now_s
             watching.cancel()
@@ -239,14 +239,14 @@ class Run:
         """The fields common to a running and an ended run."""
         books, storm, file = self.books, self.storm, self.storm.file
         return {
-            "run": self.wish.id,
-            "scenario": self.wish.button.name,
+            "run": self.request.id,
+            "scenario": self.request.button.name,
             "title": file.title,
-            "caption": self.wish.button.caption,
+            "caption": self.request.button.caption,
             "watch": list(file.watch),
-            "began_at_ms": self.wish.began_at_ms,
+            "began_at_ms": self.request.began_at_ms,
             "seconds": storm.seconds,
-            "sliders": dict(self.wish.values),
+            "sliders": dict(self.request.values),
             "capacity_per_s": self._capacity_per_s,
             "capped": self._capacity is not None and self._per_s < self._capacity.per_s,
             "p50_ms": None,

@@ -47,15 +47,15 @@ def slider(turn: Turn) -> Slider:
     return Slider(turn.name, turn.title, turn.low, turn.high, step, turn.default, "x capacity")
 
 
-def turned(sliders: Sequence[Slider], wish: Mapping[str, float]) -> dict[str, float]:
+def turned(sliders: Sequence[Slider], values: Mapping[str, float]) -> dict[str, float]:
     """Every slider's value: the given or the default one. Raises BadInput for an unknown name or value."""
     known = {slider.name: slider for slider in sliders}
-    for name, value in wish.items():
+    for name, value in values.items():
         slider = known.get(name)
         if slider is None:
             raise BadInput(f"sliders.{name}: this scenario has {', '.join(known)}", f"sliders.{name}")
         _check(slider, value)
-    return {name: float(wish.get(name, slider.default)) for name, slider in known.items()}
+    return {name: float(values.get(name, slider.default)) for name, slider in known.items()}
 
 
 def _check(slider: Slider, value: float) -> None:

@@ -135,8 +135,8 @@ def summarise(environment: Any, **_: Any) -> None:
 def _summary_page(environment: Any) -> tuple[str, dict[str, str]]:
     """The summary of the current or last run."""
     run: Run | None = environment.run_data
-    told = text(run) if run is not None else "No scenario has been played yet."
-    return told + "\n", {"content-type": "text/plain; charset=utf-8"}
+    page = text(run) if run is not None else "No scenario has been played yet."
+    return page + "\n", {"content-type": "text/plain; charset=utf-8"}
 
 
 @events.quitting.add_listener

@@ -19,7 +19,7 @@ from loadtests.scenarios.people import Stage
 from loadtests.users.placing import nearer
 from loadtests.users.run import Run
 
-TELL_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 
 Users = list[type[User]]
 Steps = Iterator[dict[str, dict[str, int]]]
@@ -35,7 +35,7 @@ class Stages(LoadTestShape):
         self._begin = begin
         self._run: Run | None = None
         self._stage: Stage | None = None
-        self._told_s = 0.0
+        self._logged_s = 0.0
 
     def reset_time(self) -> None:
         """Called by Locust when a run begins."""
@@ -51,8 +51,8 @@ class Stages(LoadTestShape):
             return None
         stage = self._run.scenario.stage_at(self.get_run_time())
         now_s, all_s = self._run.seconds, self._run.scenario.seconds
-        if stage is not None and (stage != self._stage or now_s >= self._told_s + TELL_EVERY_S):
-            self._told_s = now_s
+        if stage is not None and (stage != self._stage or now_s >= self._logged_s + LOG_EVERY_S):
+            self._logged_s = now_s
             print(f"{now_s:5.0f} of {all_s:g} s  {stage.name}: {stage.all_users} users", flush=True)
         self._stage = stage
         self._run.trouble.follow(stage)

@@ -179,11 +179,11 @@ def write(run: Run, host: str, folder: Path) -> None:
 
 def onto_page(page: str, run: Run) -> str:
     """Locust's HTML report with the summary above its tables; unchanged if the mark is missing."""
-    told = (
+    section = (
         f'<style>{STYLE}</style><section class="weir"><h1>{html.escape(run.scenario.name)}</h1>'
         f"<pre>{html.escape(text(run))}</pre></section>"
     )
-    return page.replace(TABLE_MARK, told + TABLE_MARK, 1)
+    return page.replace(TABLE_MARK, section + TABLE_MARK, 1)
 
 
 def _ms(value: int | None) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loadtests.world.system import System
 
 End = Callable[[], None]
-Begun = tuple[str, End]
+Started = tuple[str, End]
 """A description of the fault, and the function that ends it."""
 
 
@@ -32,7 +32,7 @@ def _nothing() -> None:
     return None
 
 
-NOBODY: Begun = ("nobody", _nothing)
+NO_TARGET: Started = ("nobody", _nothing)
 """The fault found no target."""
 
 
@@ -79,7 +79,7 @@ class Stage:
 # Network
 
 
-def _latency(stage: Stage) -> Begun:
+def _latency(stage: Stage) -> Started:
     """Make one direction between two hosts slow and uneven."""
     one, other = stage.rng.sample(stage.hosts(), 2)
     link = stage.network.link(one, other)
@@ -92,14 +92,14 @@ def _latency(stage: Stage) -> Begun:
     return f"{one.name} to {other.name}: {link.latency_s * 1000:.0f} ms + {link.jitter_s * 1000:.0f} ms", end
 
 
-def _partition(stage: Stage) -> Begun:
+def _partition(stage: Stage) -> Started:
     """Cut one or both directions between two hosts."""
     one, other = stage.rng.sample(stage.hosts(), 2)
     ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
     return f"{one.name} and {other.name}, {len(ways)} way(s)", _cut(stage, ways)
 
 
-def _unreachable_governor(stage: Stage) -> Begun:
+def _unreachable_governor(stage: Stage) -> Started:
     """Cut one or both directions between the governor and a client machine."""
     loop = stage.system.governor.loop
     assert loop is not None
@@ -121,7 +121,7 @@ def _cut(stage: Stage, ways: list[tuple[Host, Host]]) -> End:
     return end
 
 
-def _resets(stage: Stage) -> Begun:
+def _resets(stage: Stage) -> Started:
     """Reset a tenth of all connections now, at any byte."""
     chosen = [each for each in stage.network.connections if stage.rng.random() < 0.1]
     for connection in chosen:
@@ -129,12 +129,12 @@ def _resets(stage: Stage) -> Begun:
     return f"{len(chosen)} ends of connections", _nothing
 
 
-def _half_open(stage: Stage) -> Begun:
+def _half_open(stage: Stage) -> Started:
     """Silence connections to a worker without telling either end; reset them at the end."""
     node = stage.worker()
     router = stage.system.router.loop
     if node is None or node.loop is None or router is None:
-        return NOBODY
+        return NO_TARGET
     chosen = stage.network.between(router.host, node.loop.host)
     for connection in chosen:
         connection.silent = connection.peer.silent = True
@@ -150,18 +150,18 @@ def _half_open(stage: Stage) -> Begun:
 # Processes
 
 
-def _frozen(loop: SimLoop | None) -> Begun:
+def _frozen(loop: SimLoop | None) -> Started:
     """Freeze a running process."""
     if loop is None or loop.is_closed():
-        return NOBODY
+        return NO_TARGET
     loop.freeze()
     return loop.name, loop.thaw
 
 
-def _killed(node: Node | None) -> Begun:
+def _killed(node: Node | None) -> Started:
     """Kill a running process; restart it at the end."""
     if node is None or not node.up:
-        return NOBODY
+        return NO_TARGET
     node.kill()
 
     def end() -> None:
@@ -171,10 +171,10 @@ def _killed(node: Node | None) -> Begun:
     return node.name, end
 
 
-def _drained(node: Node) -> Begun:
+def _drained(node: Node) -> Started:
     """Send SIGTERM under load. The process restarts when it has ended and the fault is over."""
     if not node.leave():
-        return NOBODY
+        return NO_TARGET
 
     def end() -> None:
         if node.ended:
@@ -186,16 +186,16 @@ def _drained(node: Node) -> Begun:
     return node.name, end
 
 
-def _frozen_worker(stage: Stage) -> Begun:
+def _frozen_worker(stage: Stage) -> Started:
     node = stage.worker()
     return _frozen(node.loop if node is not None else None)
 
 
-def _slow_worker(stage: Stage) -> Begun:
+def _slow_worker(stage: Stage) -> Started:
     """Slow down a worker's engine."""
     node = stage.worker()
     if node is None or node.inside is None:
-        return NOBODY
+        return NO_TARGET
     faults: Faults = node.inside.executor.engine.faults
     factor = stage.factor or stage.rng.choice((2.0, 5.0, 20.0))
     faults.replace(replace(faults.plan, slow_factor=factor))
@@ -206,7 +206,7 @@ def _slow_worker(stage: Stage) -> Begun:
     return f"{node.name}, {factor:g} times", end
 
 
-def _jumping_clock(stage: Stage) -> Begun:
+def _jumping_clock(stage: Stage) -> Started:
     """Move a process's clock forward, as after a suspended machine."""
     node = stage.rng.choice([node for node in (stage.system.router, *stage.system.workers) if node.up])
     seconds = stage.rng.uniform(0.1, 3.0)
@@ -215,7 +215,7 @@ def _jumping_clock(stage: Stage) -> Begun:
     return f"{node.name} by {seconds:.2f} s", _nothing
 
 
-def _set_wall_clock(stage: Stage) -> Begun:
+def _set_wall_clock(stage: Stage) -> Started:
     """Set a process's wall clock back or forward. Nothing may depend on it."""
     node = stage.rng.choice([node for node in stage.system.nodes if node.up])
     seconds = stage.rng.uniform(-10_000, 10_000)
@@ -227,16 +227,16 @@ def _set_wall_clock(stage: Stage) -> Begun:
 # Stores
 
 
-def _killed_cache(stage: Stage) -> Begun:
+def _killed_cache(stage: Stage) -> Started:
     """Kill the cache; it restarts empty."""
     stores = stage.system.stores
     if not stores.cache_up:
-        return NOBODY
+        return NO_TARGET
     stores.kill_cache()
     return "valkey", lambda: None if stores.cache_up else stores.start_cache()
 
 
-def _bad_cache(stage: Stage) -> Begun:
+def _bad_cache(stage: Stage) -> Started:
     """Make the cache slow, refuse, lie or cut its answers."""
     name, value, sound = stage.rng.choice(
         [
@@ -249,7 +249,7 @@ def _bad_cache(stage: Stage) -> Begun:
     return f"{name} {value}", _becomes(stage.system.stores.cache, name, value, sound)
 
 
-def _bad_database(stage: Stage) -> Begun:
+def _bad_database(stage: Stage) -> Started:
     """Make the database slow, frozen, unreachable, stopped, failing or lying, or drop its connections."""
     database, rng = stage.system.stores.database, stage.rng
     which = rng.choice(("slow", "frozen", "unreachable", "gone", "lost", "failing", "lying"))
@@ -276,7 +276,7 @@ def _becomes(store: object, name: str, value: object, sound: object) -> End:
     return lambda: setattr(store, name, sound)
 
 
-WORLD_FAULTS: dict[str, Callable[[Stage], Begun]] = {
+WORLD_FAULTS: dict[str, Callable[[Stage], Started]] = {
     "latency": _latency,
     "partition": _partition,
     "resets": _resets,
@@ -297,7 +297,7 @@ WORLD_FAULTS: dict[str, Callable[[Stage], Begun]] = {
     "jumping clock": _jumping_clock,
     "set wall clock": _set_wall_clock,
 }
-GOVERNOR_FAULTS: dict[str, Callable[[Stage], Begun]] = {
+GOVERNOR_FAULTS: dict[str, Callable[[Stage], Started]] = {
     "killed governor": lambda stage: _killed(stage.system.governor),
     "frozen governor": lambda stage: _frozen(stage.system.governor.loop),
     "drained governor": lambda stage: _drained(stage.system.governor),

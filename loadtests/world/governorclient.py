@@ -27,7 +27,7 @@ FIRST_NONCE = 1_000_000_000
 """Keeps jobs' nonces apart from requests'."""
 OF_CONNECTION = frozenset({"server_draining", "too_many_connections"})
 """Aborts that concern the connection, whatever job they name."""
-NOBODY = "J_?"
+NO_JOB = "J_?"
 HINTS_MS = (50, 5000)
 
 
@@ -84,7 +84,7 @@ class Peer(Wire):
         super().__init__(machine.loop)
         self._machine = machine
         self._job: Job | None = None
-        self._names = {NOBODY}
+        self._names = {NO_JOB}
         self._buffer = b""
         self._seq = 0
         self._step = 0
@@ -106,7 +106,7 @@ class Peer(Wire):
         self._waits = None
         self._seq += 1
         remaining_s = job.sent_at + job.ask.patience_s - self.loop.time()
-        self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.says_ttl else 0
+        self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.sends_ttl else 0
         frame = {
             "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
             **job.frames[self._step],
@@ -134,37 +134,37 @@ class Peer(Wire):
         self._end(end)
         super().abort()
 
-    def _reply(self, said: dict[str, Any]) -> None:
-        job, need = self._job, said.get("need_code", "")
-        if need in OF_CONNECTION and said["status"] == "abort":
-            if said["job"] not in self._names:
-                self._machine.garbage.append(repr(said))
-            self.refused = said
-            self._finish(said)
+    def _reply(self, reply: dict[str, Any]) -> None:
+        job, need = self._job, reply.get("need_code", "")
+        if need in OF_CONNECTION and reply["status"] == "abort":
+            if reply["job"] not in self._names:
+                self._machine.garbage.append(repr(reply))
+            self.refused = reply
+            self._finish(reply)
             return
         if job is None or self._waits is not None:
-            self._machine.garbage.append(repr(said))
+            self._machine.garbage.append(repr(reply))
             return
         job.heard += 1
-        self._hold_against(job, said)
-        status = said["status"]
+        self._hold_against(job, reply)
+        status = reply["status"]
         if status == "ok":
             if self._step + 1 < len(job.frames):
                 self._step += 1
-                if job.ask.manner != "greedy" or said["verb"] == "confirm":
+                if job.ask.manner != "greedy" or reply["verb"] == "confirm":
                     self._send()
         elif status == "yield":
-            self._yielded(job, said)
+            self._yielded(job, reply)
         elif status == "need" and job.ask.manner != "half":
-            job.wrong.append(f"needs something else: {said}")
-            self._finish(said)
+            job.wrong.append(f"needs something else: {reply}")
+            self._finish(reply)
         elif status != "need":
-            self._finish(said)
+            self._finish(reply)
 
-    def _yielded(self, job: Job, said: dict[str, Any]) -> None:
+    def _yielded(self, job: Job, reply: dict[str, Any]) -> None:
         """Retry at the hinted time, unless that is too late."""
         job.yields += 1
-        hint_ms = said.get("retry_hint_ms", 0)
+        hint_ms = reply.get("retry_hint_ms", 0)
         if not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
             job.wrong.append(f"has a hint of {hint_ms} ms")
         if self.loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.patience_s:
@@ -172,26 +172,26 @@ class Peer(Wire):
         else:
             self._waits = self.loop.call_later(hint_ms / 1000, self._send)
 
-    def _hold_against(self, job: Job, said: dict[str, Any]) -> None:
+    def _hold_against(self, job: Job, reply: dict[str, Any]) -> None:
         """Check that a reply belongs to its request."""
-        receipts = {each["kind"]: each["value_u64"] for each in said["receipts"]}
-        ahead = said["seq"] - self._seq
-        late = said["status"] in ("yield", "done") or said.get("need_code") in ("backend_error", "deadline")
-        if said["job"] != job.name or said["ttl_ms"] != self._ttl_ms or ahead not in ((1, 2) if late else (1,)):
-            half = job.ask.manner == "half" and said.get("need_code") in ("json_malformed", "peer_gone")
-            if not half or said["job"] not in self._names:
-                job.wrong.append(f"was asked as {job.name} {self._seq} {self._ttl_ms}, and told {said}")
+        receipts = {each["kind"]: each["value_u64"] for each in reply["receipts"]}
+        ahead = reply["seq"] - self._seq
+        late = reply["status"] in ("yield", "done") or reply.get("need_code") in ("backend_error", "deadline")
+        if reply["job"] != job.name or reply["ttl_ms"] != self._ttl_ms or ahead not in ((1, 2) if late else (1,)):
+            half = job.ask.manner == "half" and reply.get("need_code") in ("json_malformed", "peer_gone")
+            if not half or reply["job"] not in self._names:
+                job.wrong.append(f"was asked as {job.name} {self._seq} {self._ttl_ms}, and told {reply}")
         if receipts["backend.cap"] != self._machine.cap or not 0 <= receipts["backend.inflight"] <= self._machine.cap:
             job.wrong.append(f"is told of {receipts}, where {self._machine.cap} is the cap")
-        if said["status"] == "done" and receipts["cdr.bytes_in"] != len(job.payload):
+        if reply["status"] == "done" and receipts["cdr.bytes_in"] != len(job.payload):
             job.wrong.append(f"sent {len(job.payload)} bytes, and is told of {receipts['cdr.bytes_in']}")
 
-    def _finish(self, said: dict[str, Any]) -> None:
+    def _finish(self, reply: dict[str, Any]) -> None:
         """Take the final reply of a job."""
-        job, need = self._job, said.get("need_code", "")
+        job, need = self._job, reply.get("need_code", "")
         if job is not None:
-            job.final = said
-            self._end(f"{said['status']} {need}".strip())
+            job.final = reply
+            self._end(f"{reply['status']} {need}".strip())
         if need in ("", "backend_error", "deadline"):
             self._machine.rest(self)
         elif need != "peer_gone":
@@ -221,7 +221,7 @@ class GovernorClient(Machine[Job, Peer]):
         """Send a job now. Call it in this machine's loop."""
         job.sent_at = self.loop.time()
         leaves = job.ask.manner in ("leaves", "greedy")
-        after_s = job.ask.leaves_after_s if leaves else job.ask.heard_within_s
+        after_s = job.ask.leaves_after_s if leaves else job.ask.reply_within_s
         job.timer = self.loop.call_later(after_s, self._leave, job, "left" if leaves else "not heard of")
         if (peer := self.idle()) is not None:
             self._carry(peer, job)

@@ -72,14 +72,14 @@ class GovernorSteps:
     def _look_at_connections(self, server: GovernorServer) -> None:
         gate, found = server.gate, self._facts.stepped
         talks: list[Any] = [connection._session for connection in server.connections]
-        held, told = (
+        held, expected = (
             sum(talk._memory.held_bytes for talk in talks),
             sum(job.deferred for talk in talks for job in talk._jobs.values()),
         )
         if gate.held_bytes < held:
             found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")
-        if gate.waiting != told:
-            found.append(f"{gate.waiting} wait to come back, and {told} were told to")
+        if gate.waiting != expected:
+            found.append(f"{gate.waiting} wait to come back, and {expected} were told to")
 
 
 class GovernorJudge:
@@ -163,7 +163,7 @@ class GovernorJudge:
     def _nothing_runs_past_its_time(self) -> Iterator[str]:
         """A job with a stated time limit is not done after it, except for the time that faults account for."""
         for job in self._facts.jobs:
-            if job.end != "done" or not job.ask.says_ttl or job.ended_at is None or self._met_a_fault(job):
+            if job.end != "done" or not job.ask.sends_ttl or job.ended_at is None or self._met_a_fault(job):
                 continue
             late_s = job.ended_at - job.sent_at - job.ask.patience_s
             if late_s > GRACE_S:

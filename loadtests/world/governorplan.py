@@ -35,7 +35,7 @@ payload and sends none of it.
 class JobAsk:
     """One job. Times in seconds; `begins_s` counts from the moment the cluster is up.
 
-    `patience_s`: the limit for retries after a yield. `chunks`: pieces of the payload. `says_ttl`: whether the client
+    `patience_s`: the limit for retries after a yield. `chunks`: pieces of the payload. `sends_ttl`: whether the client
     sends its time limit.
     """
 
@@ -45,17 +45,17 @@ class JobAsk:
     patience_s: float
     chunks: int
     pings: bool
-    says_ttl: bool
+    sends_ttl: bool
     leaves_after_s: float
     of_tail: bool
 
     @property
-    def heard_within_s(self) -> float:
+    def reply_within_s(self) -> float:
         """The client's limit for the end of its job, with room for faults.
 
         Without a stated limit the job gets the backend's own, which is as long again, from its last frame on.
         """
-        return (1.5 if self.says_ttl else 2.5) * self.patience_s
+        return (1.5 if self.sends_ttl else 2.5) * self.patience_s
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def _job(made: Scenario, rng: Random, moment: float, manner: Manner, *, of_tail:
         patience_s=made.deadline_s,
         chunks=rng.randint(1, 3),
         pings=rng.random() < 0.1,
-        says_ttl=rng.random() < 0.5,
+        sends_ttl=rng.random() < 0.5,
         leaves_after_s=rng.random() * made.deadline_s / 2,
         of_tail=of_tail,
     )

@@ -64,13 +64,13 @@ class Facts:
 
     def line(self, name: str, start: int, data: bytes) -> None:
         """Take one line of a node's log."""
-        said: dict[str, Any] = msgspec.json.decode(data)
-        if said["level"] == "ERROR":
+        entry: dict[str, Any] = msgspec.json.decode(data)
+        if entry["level"] == "ERROR":
             self.errors.append(f"{name} logs an error: {data.decode()[:600]}")
-        if name != "router" or said["event"] != "request" or "outcome" not in said:
+        if name != "router" or entry["event"] != "request" or "outcome" not in entry:
             return
-        self.logged[said["id"]].append(Logged(start, said["status"], said["outcome"], said.get("worker", "")))
-        self.outcomes[start][said["outcome"]] += 1
+        self.logged[entry["id"]].append(Logged(start, entry["status"], entry["outcome"], entry.get("worker", "")))
+        self.outcomes[start][entry["outcome"]] += 1
 
 
 class Steps:

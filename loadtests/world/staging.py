@@ -105,11 +105,11 @@ def _group(group: TenantGroup) -> Group:
     return Group(group.name, group.count, deadline_s, patience_s, group.stream, manner if retries else "none", retries)
 
 
-def _loads(group: Group, told: TenantGroup, file: ScenarioFile, service_s: float) -> Iterator[Load]:
+def _loads(group: Group, source: TenantGroup, file: ScenarioFile, service_s: float) -> Iterator[Load]:
     """The group's arrivals between the changes of their rate."""
-    arrivals = told.arrivals
+    arrivals = source.arrivals
     if not isinstance(arrivals, Open) or not isinstance(arrivals, Poisson):
-        raise LabError(f"tenants.{told.name}.arrivals: the world has no {arrivals.kind} arrivals.")
+        raise LabError(f"tenants.{source.name}.arrivals: the world has no {arrivals.kind} arrivals.")
     workers = _workers(file)
     capacity_per_s = workers.count * workers.slots / service_s
     rate = arrivals.rate_per_s if arrivals.load is None else arrivals.load * capacity_per_s

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.faults.evil.row import CUT, REFUSED, WEIR, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, STATUS, Talk, chunks, length, line
-from loadtests.faults.evil.worker import Trick, says
+from loadtests.faults.evil.worker import Trick, sends
 from loadtests.judging.nonces import right
 
 FAILED = {"event": "failed", "code": "internal_error", "message": "broken"}
@@ -33,8 +33,8 @@ def then(make: Body) -> Trick:
 
     async def act(talk: Talk) -> None:
         if talk.stream:
-            await talk.say(talk.beginning())
-            await talk.say(chunks(*make(talk)), LAST_CHUNK)
+            await talk.send(talk.beginning())
+            await talk.send(chunks(*make(talk)), LAST_CHUNK)
         else:
             await talk.body(*make(talk))
 
@@ -55,8 +55,8 @@ def done(**changed: Any) -> Trick:
 
     async def act(talk: Talk) -> None:
         if talk.stream:
-            await talk.say(talk.head(), chunks(*talk.words))
-            await talk.say(chunks(talk.done(**changed)), LAST_CHUNK)
+            await talk.send(talk.head(), chunks(*talk.words))
+            await talk.send(chunks(talk.done(**changed)), LAST_CHUNK)
         else:
             await talk.body(talk.done(**changed))
 
@@ -71,7 +71,7 @@ def after_the_end(*pieces: bytes) -> Body:
     return lambda talk: (*talk.rest, *pieces)
 
 
-event_after_the_end_later = says(
+event_after_the_end_later = sends(
     lambda talk: talk.head() + chunks(*talk.pieces), lambda talk: chunks(talk.token("more")) + LAST_CHUNK
 )
 whole_for_a_stream = body(lambda talk: (talk.done(text=right(talk.nonce)),))
@@ -81,19 +81,19 @@ stream_for_a_whole = body(lambda talk: (*talk.words, talk.done(text=...)))
 async def no_newline_at_the_end(talk: Talk) -> None:
     """The last byte is missing: the end is there without its newline."""
     if talk.stream:
-        await talk.say(talk.head(), chunks(*talk.words))
-        await talk.say(chunks(talk.done()[:-1]), LAST_CHUNK)
+        await talk.send(talk.head(), chunks(*talk.words))
+        await talk.send(chunks(talk.done()[:-1]), LAST_CHUNK)
     else:
         await talk.body(talk.done()[:-1])
 
 
-def error(status: int, told: Any, *headers: bytes) -> Trick:
+def error(status: int, payload: Any, *headers: bytes) -> Trick:
     """A trick that answers with a status and body; bytes are sent unchanged."""
-    content = told if isinstance(told, bytes) else json.dumps(told).encode()
+    content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
 
     async def act(talk: Talk) -> None:
         head = STATUS.replace(b"200 OK", b"%d Trouble" % status)
-        await talk.say(talk.head(length(len(content)), *headers, status=head), content)
+        await talk.send(talk.head(length(len(content)), *headers, status=head), content)
 
     return act
 

@@ -7,7 +7,7 @@ import json
 from loadtests.faults.evil.events import HTML, Body, body, carriage_returns, error, instead, then
 from loadtests.faults.evil.row import CUT, OPENAI, REFUSED, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, Talk, chunks, sse
-from loadtests.faults.evil.worker import says
+from loadtests.faults.evil.worker import sends
 
 DONE = b"data: [DONE]\n\n"
 FAULT = {"error": {"message": "broken", "type": "server_error", "code": 500}}
@@ -59,8 +59,8 @@ def _bytes_in_text(raw: bytes) -> Body:
 
 
 def _no_choices(talk: Talk) -> tuple[bytes, ...]:
-    said = {**talk.completion(), "choices": []}
-    return (sse(said), DONE) if talk.stream else (json.dumps(said).encode(),)
+    empty = {**talk.completion(), "choices": []}
+    return (sse(empty), DONE) if talk.stream else (json.dumps(empty).encode(),)
 
 
 def _completion(talk: Talk) -> tuple[bytes, ...]:
@@ -102,7 +102,7 @@ SSE = (
     Row("SSE: invalid UTF-8", then(_bytes_in_text(b"\xff\xfe")), CUT, kinds=OPENAI),
     Row("SSE: half a character", then(_bytes_in_text(b"\xc3")), CUT, kinds=OPENAI),
     Row("SSE: JSON nested 50,000 deep", then(before_the_end(NESTED)), CUT, kinds=OPENAI),
-    Row("SSE: carriage returns", says(lambda talk: talk.head() + chunks(*carriage_returns(talk)) + LAST_CHUNK),
+    Row("SSE: carriage returns", sends(lambda talk: talk.head() + chunks(*carriage_returns(talk)) + LAST_CHUNK),
         kinds=OPENAI),
     Row("SSE: 500 with a reason", error(500, FAULT), kinds=OPENAI),
     Row("SSE: 500 with invalid UTF-8", error(500, b'{"error": {"message": "\xff"}}'), kinds=OPENAI),

@@ -43,7 +43,7 @@ class Stages:
         if stage == "retry" and talk.id not in self._tried:
             self._tried.add(talk.id)
             return error(500, b"")
-        return {"after the end": Talk.say_all, "last token": self._last_token}.get(stage, self._hang)
+        return {"after the end": Talk.send_all, "last token": self._last_token}.get(stage, self._hang)
 
     async def _hang(self, talk: Talk) -> None:
         """Begin, then send nothing more."""
@@ -56,7 +56,7 @@ class Stages:
         await _begin(talk)
         self.there += 1
         await asyncio.sleep(self._chance.random() * LAST_WITHIN_S)
-        await talk.say(chunks(*talk.ends if talk.stream else [talk.whole[-1:]]), LAST_CHUNK)
+        await talk.send(chunks(*talk.ends if talk.stream else [talk.whole[-1:]]), LAST_CHUNK)
 
 
 def _stage(talk: Talk) -> str:
@@ -73,7 +73,7 @@ async def _begin(talk: Talk) -> None:
     if stage == "in batch" and talk.stream:
         pieces = [talk.words[0][:PART_OF_AN_EVENT]]
     if any(pieces):
-        await talk.say(talk.head(), chunks(*pieces))
+        await talk.send(talk.head(), chunks(*pieces))
 
 
 class StagedWorker(EvilWorker):

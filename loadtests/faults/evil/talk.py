@@ -155,19 +155,19 @@ class Talk:
         """The head and `begun`, in chunks."""
         return self.head() + chunks(*self.begun)
 
-    async def say(self, *data: bytes) -> None:
+    async def send(self, *data: bytes) -> None:
         """Write at once, and wait until it can be read."""
         self.writer.write(b"".join(data))
         await self.writer.drain()
         await asyncio.sleep(GAP_S)
 
-    async def say_all(self) -> None:
+    async def send_all(self) -> None:
         """Send the right answer."""
-        await self.say(self.answered())
+        await self.send(self.answered())
 
     async def body(self, *pieces: bytes, **head: bytes) -> None:
         """Send a well-framed response with this body."""
-        await self.say(self.head(length(sum(map(len, pieces))), **head), *pieces)
+        await self.send(self.head(length(sum(map(len, pieces))), **head), *pieces)
 
     def reset(self) -> None:
         """RST: data not yet read is lost."""

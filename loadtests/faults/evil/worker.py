@@ -18,28 +18,28 @@ QUESTIONS = ("/generate", "/chat/completions", "/completions")
 
 async def honest(talk: Talk) -> None:
     """The right answer."""
-    await talk.say(talk.answered())
+    await talk.send(talk.answered())
 
 
-def says(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = None) -> Trick:
+def sends(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = None) -> Trick:
     """A trick that sends these pieces, each read before the next; `then` ends the connection."""
 
     async def act(talk: Talk) -> None:
         for step in steps:
-            await talk.say(step(talk))
+            await talk.send(step(talk))
         if then is not None:
             then(talk)
 
     return act
 
 
-def says_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes], every_s: float = 0.0) -> Trick:
+def sends_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes], every_s: float = 0.0) -> Trick:
     """A trick that sends these pieces, then one piece repeatedly."""
 
     async def act(talk: Talk) -> None:
-        await says(*steps)(talk)
+        await sends(*steps)(talk)
         while True:
-            await talk.say(again(talk))
+            await talk.send(again(talk))
             if every_s:
                 await asyncio.sleep(every_s)
 
@@ -127,18 +127,18 @@ class EvilWorker:
 
     def _plain(self, path: str) -> bytes:
         """A correct answer to a probe."""
-        told: Json = {}
+        status: Json = {}
         if path == "/status":
-            told = {
+            status = {
                 "name": "evil", "engine": "evil", "models": [self.model], "slots": self.slots, "queue_size": 0,
                 "running": 0, "waiting": 0, "draining": False, "step_ms": 1.0,
             }  # fmt: skip
         elif path == "/reform":
             self.reformed = True
-            told = {"asked": self.count, "tricks": self.played}
+            status = {"asked": self.count, "tricks": self.played}
         elif path.endswith("/models"):
-            told = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
-        body = json.dumps(told).encode()
+            status = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
+        body = json.dumps(status).encode()
         return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length(len(body)) + b"\r\n" + body
 
 
