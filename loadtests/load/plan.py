@@ -30,11 +30,13 @@ AFTER_DEADLINE_MS = 5_000  # added to the deadline if a client has no patience o
 
 
 def within(what: str, value: float, least: float, most: float) -> None:
+    """Raises ValueError unless the value is a number in this range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{what} is {value!r}; a number from {least:g} to {most:g} was expected")
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    """Raises ValueError for an unknown value."""
     if value not in known:
         raise ValueError(f"{what} is {value!r}; one of {', '.join(known)} was expected")
 

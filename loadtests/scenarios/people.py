@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+from loadtests.load.plan import one_of, within
 from loadtests.scenarios import model
 from loadtests.scenarios.arrivals import Closed, Crowd
 from loadtests.scenarios.distributions import Constant, Distribution, Uniform
@@ -58,17 +59,17 @@ class Group:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a tenant is {self.name!r}; small letters, digits, dots, dashes and _ were expected")
-        _within(f"{self.name}: deadline, in ms,", self.deadline_ms, 1, MAX_DEADLINE_MS)
-        _within(f"{self.name}: max_tokens", self.max_tokens, 1, 2048)
-        _within(f"{self.name}: patience, in ms,", self.patience_ms, 0, MAX_DEADLINE_MS)
-        _within(f"{self.name}: retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
-        _within(f"{self.name}: think_s, the least,", self.think_s[0], 0, 600)
-        _within(f"{self.name}: think_s, the most,", self.think_s[1], self.think_s[0], 600)
+        within(f"{self.name}: deadline, in ms,", self.deadline_ms, 1, MAX_DEADLINE_MS)
+        within(f"{self.name}: max_tokens", self.max_tokens, 1, 2048)
+        within(f"{self.name}: patience, in ms,", self.patience_ms, 0, MAX_DEADLINE_MS)
+        within(f"{self.name}: retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
+        within(f"{self.name}: think_s, the least,", self.think_s[0], 0, 600)
+        within(f"{self.name}: think_s, the most,", self.think_s[1], self.think_s[0], 600)
         if not self.surfaces:
             raise ValueError(f"{self.name}: a share for one of {', '.join(SURFACES)} was expected")
         for surface, share in self.surfaces.items():
-            _one_of(f"{self.name}: surfaces", surface, SURFACES)
-            _within(f"{self.name}: the share of {surface}", share, 0.001, 1000)
+            one_of(f"{self.name}: surfaces", surface, SURFACES)
+            within(f"{self.name}: the share of {surface}", share, 0.001, 1000)
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,15 @@ class Stage:
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 40:
             raise ValueError("a stage's name: 1 to 40 characters were expected")
-        _within(f"{self.name}: seconds", self.seconds, 1, MAX_SECONDS)
-        _within(f"{self.name}: spawn_per_s", self.spawn_per_s, 0.1, MAX_USERS)
+        within(f"{self.name}: seconds", self.seconds, 1, MAX_SECONDS)
+        within(f"{self.name}: spawn_per_s", self.spawn_per_s, 0.1, MAX_USERS)
         for group, count in self.users.items():
-            _within(f"{self.name}: users of {group}", count, 0, MAX_USERS)
+            within(f"{self.name}: users of {group}", count, 0, MAX_USERS)
             if not isinstance(count, int):
                 raise ValueError(f"{self.name}: users of {group} is {count!r}; a whole number was expected")
-        _within(f"{self.name}: users together", self.all_users, 1, MAX_USERS)
-        _one_of(f"{self.name}: slow_workers", self.slow_workers, SLOWED)
-        _within(f"{self.name}: slow_factor", self.slow_factor, 1, MAX_SLOW_FACTOR)
+        within(f"{self.name}: users together", self.all_users, 1, MAX_USERS)
+        one_of(f"{self.name}: slow_workers", self.slow_workers, SLOWED)
+        within(f"{self.name}: slow_factor", self.slow_factor, 1, MAX_SLOW_FACTOR)
         if (self.slow_workers == "none") != (self.slow_factor == 1):
             raise ValueError(f"{self.name}: slow_workers and slow_factor go together")
 
@@ -123,9 +124,9 @@ class Scenario:
     def __post_init__(self) -> None:
         if not (self.asks and self.caption and self.watch):
             raise ValueError("people need a question, an about, and what to look at (watch)")
-        _within("the number of tenants", len(self.groups), 1, MAX_GROUPS)
-        _within("the number of stages", len(self.stages), 1, MAX_STAGES)
-        _within("the stages' seconds together", self.seconds, 1, MAX_SECONDS)
+        within("the number of tenants", len(self.groups), 1, MAX_GROUPS)
+        within("the number of stages", len(self.stages), 1, MAX_STAGES)
+        within("the stages' seconds together", self.seconds, 1, MAX_SECONDS)
         names = [group.name for group in self.groups]
         if len(set(names)) != len(names):
             raise ValueError("two of the tenants have the same name")
@@ -158,7 +159,7 @@ class Scenario:
 
     def shortened(self, share: float) -> Scenario:
         """The scenario with stages shortened to this share, but not below `SHORTEST_STAGE_S`."""
-        _within("the share of their time", share, 0.01, 1)
+        within("the share of their time", share, 0.01, 1)
         brief = (
             replace(one, seconds=max(min(one.seconds, SHORTEST_STAGE_S), one.seconds * share)) for one in self.stages
         )
@@ -269,13 +270,3 @@ def _range(distribution: Distribution, what: str) -> tuple[float, float]:
             return distribution.low, distribution.high
         case _:
             raise ValueError(f"{what}: for people, a number or a uniform range was expected")
-
-
-def _within(what: str, value: float, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{what} is {value!r}; a number from {least:g} to {most:g} was expected")
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{what} is {value!r}; one of {', '.join(known)} was expected")
