@@ -79,7 +79,6 @@ class Corpus:
 
     @cached_property
     def _places_of(self) -> Mapping[str, list[Place]]:
-        """The chunks that contain a word."""
         found: dict[str, list[Place]] = {}
         for doc_id, document in self.documents.items():
             for ordinal, words in document.words.items():
@@ -129,7 +128,6 @@ class Corpus:
         }
 
     def search(self, vector: Any, most: int, model: str) -> list[dict[str, object]]:
-        """Search by vectors only."""
         found = self.nearest(vector, model, most)
         return [{**self.row(place, distance), "corpus_version": self.version} for place, distance in found]
 

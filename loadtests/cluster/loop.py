@@ -95,7 +95,6 @@ class Simulation:
         action(*arguments)
 
     def forget(self, loop: SimLoop) -> None:
-        """Do not run that loop for now."""
         if loop in self.runnable:
             self.runnable.remove(loop)
 
@@ -107,7 +106,6 @@ class Simulation:
         self.network.close_all(loop)
 
     def close(self) -> None:
-        """Kill all loops and drop all events."""
         for loop in list(self.loops):
             loop.kill()
         self._events.clear()
@@ -254,7 +252,6 @@ class SimLoop(asyncio.BaseEventLoop):
             self._mark()
 
     def timers(self) -> list[asyncio.TimerHandle]:
-        """The active timers."""
         return [timer for timer in self._scheduled if not timer.cancelled()]
 
     # Faults

@@ -124,7 +124,6 @@ class Making:
 
 
 def _entry(name: str, url: str) -> dict[str, object]:
-    """A worker's entry in the router's file."""
     if name == "evil-openai":
         return {"name": name, "kind": "openai", "url": f"{url}/v1", "slots": EVIL_SLOTS, "models": [MODEL]}
     return {"name": name, "kind": "weir", "url": url}

@@ -82,7 +82,6 @@ class Listening:
         host.listeners[port] = self
 
     def serve(self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> SimServer:
-        """Accept connections in that loop."""
         self.loop, self._factory, self.backlog = loop, factory, backlog
         return SimServer(self)
 
@@ -106,7 +105,6 @@ class Listening:
         return -1
 
     def close(self) -> None:
-        """Stop accepting."""
         if self.host.listeners.get(self.port) is self:
             del self.host.listeners[self.port]
 
@@ -171,7 +169,6 @@ class Network:
         return self._hosts.setdefault(address, Host(address, name))
 
     def link(self, source: Host, target: Host) -> Link:
-        """The link between two hosts, created on first use."""
         key = (source.address, target.address)
         found = self._links.get(key)
         if found is None:
@@ -181,7 +178,6 @@ class Network:
         return found
 
     def cut(self, one: Host, other: Host) -> None:
-        """Cut one direction."""
         self.link(one, other).cut = True
 
     def heal(self, one: Host, other: Host) -> None:
@@ -203,7 +199,6 @@ class Network:
         return found
 
     def addresses(self, loop: SimLoop, name: Any, port: Any) -> list[Any]:
-        """The result of getaddrinfo."""
         name = name.decode() if isinstance(name, bytes) else name
         shown = "127.0.0.1" if name in LOOPBACK else self.resolve(loop, name).address
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (shown, int(port or 0)))]

@@ -29,7 +29,6 @@ class Lines:
         self.muted = False
 
     def write(self, data: bytes) -> int:
-        """Write one or more whole lines."""
         if not self.muted:
             for line in data.splitlines():
                 self._take(line)
@@ -103,7 +102,6 @@ class Node:
             await self._leaving.wait()
 
     def kill(self) -> None:
-        """SIGKILL."""
         if self._lines is not None:
             self._lines.muted = True
         self.process = None

@@ -26,8 +26,6 @@ class Part(Protocol):
 
 @dataclass
 class Service:
-    """A Weir service."""
-
     server: Server
 
     @property

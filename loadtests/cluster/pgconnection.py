@@ -53,8 +53,6 @@ class Record:
 
 
 class Exchange:
-    """One message and its answer."""
-
     __slots__ = ("answer", "arguments", "over", "sql", "statement", "timer")
 
     def __init__(self, answer: asyncio.Future[tuple[str, list[Row]]], sql: str, arguments: tuple[object, ...]) -> None:
@@ -72,8 +70,6 @@ class Exchange:
 
 
 class FakeConnection:
-    """Made by `FakePostgres.connect`."""
-
     def __init__(
         self,
         server: FakePostgres,

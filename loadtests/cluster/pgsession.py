@@ -84,7 +84,6 @@ class ServerSession:
         self._finish(commit=False)
 
     def fail(self) -> None:
-        """Mark the transaction as failed."""
         if self.transaction is not None:
             self.transaction.failed = True
 

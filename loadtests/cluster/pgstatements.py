@@ -42,7 +42,6 @@ class View:
     dimensions: int = DIMENSIONS
 
     def read(self, tenant: str) -> Corpus:
-        """The visible rows of this tenant."""
         return self.corpus if tenant == self.tenant and self.corpus is not None else NOTHING
 
     def owned(self, tenant: str, table: str) -> None:
@@ -52,7 +51,6 @@ class View:
             raise asyncpg.InsufficientPrivilegeError(message)
 
     def change(self, tenant: str, documents: Mapping[str, Document]) -> None:
-        """Replace the tenant's documents."""
         if tenant == self.tenant and self.corpus is not None:
             self.corpus = replace(self.corpus, documents=documents)
 

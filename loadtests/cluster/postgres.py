@@ -86,7 +86,6 @@ class FakePostgres:
 
     @property
     def corpora(self) -> dict[str, Corpus]:
-        """Committed corpora by tenant."""
         return self.tables.corpora
 
     @property
@@ -144,7 +143,6 @@ class FakePostgres:
         self._listening = True
 
     def hang_up(self) -> None:
-        """Lose every connection."""
         for connection in list(self.connections):
             connection.lose()
 
@@ -193,6 +191,5 @@ class FakePostgres:
         return max(others, key=lambda name: (others[name], name), default=None)
 
     def clock_ms(self) -> int:
-        """The server's wall clock."""
         loop = self._loop or asyncio.get_running_loop()
         return round((self.epoch_s + loop.time()) * 1000)

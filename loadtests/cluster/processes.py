@@ -109,7 +109,6 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill it and wait for its end."""
         self._signal(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait()
@@ -133,7 +132,6 @@ class Process:
             self._popen.send_signal(number)
 
     def last_words(self) -> str:
-        """The end of its log."""
         with contextlib.suppress(OSError):
             return self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
         return ""
@@ -157,7 +155,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def python(*args: str) -> list[str]:
-    """A command line of this interpreter."""
     return [sys.executable, *args]
 
 

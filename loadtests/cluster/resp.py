@@ -85,7 +85,6 @@ class CommandReader:
 
 
 def encoded(answer: Answer) -> bytes:
-    """The bytes of an answer."""
     match answer:
         case None:
             return b"_\r\n"

@@ -55,7 +55,6 @@ class Stack:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that can be killed, by name."""
         parts: list[Part] = [*self.stores, *map(Service, self.services)]
         return {part.name: part for part in parts}
 
@@ -167,7 +166,6 @@ async def _started(making: Making, leaving: AsyncExitStack) -> list[Store]:
 
 
 def _written(corpus: Path) -> Path:
-    """A folder with a few documents."""
     corpus.mkdir()
     for name, text in DOCUMENTS.items():
         (corpus / name).write_text(text, encoding="utf-8")
@@ -175,7 +173,6 @@ def _written(corpus: Path) -> Path:
 
 
 async def _ingest(folder: Path, postgres_url: str, corpus: Path, tenant: str) -> None:
-    """Ingest a folder for a tenant."""
     words = python("-m", "services.retrieval.ingest", str(corpus), "--tenant", tenant)
     environment = child_environment({"PYTHONPATH": str(ROOT), "POSTGRES_URL": postgres_url})
     with (folder / "ingest.log").open("wb") as log:

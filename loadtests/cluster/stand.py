@@ -82,7 +82,6 @@ class Stand:
         return self.router.url
 
     def check(self) -> None:
-        """Raises StandError if a process has ended."""
         for server in self.servers:
             server.process.check()
 
@@ -97,7 +96,6 @@ class Stand:
 
 
 def key_of(tenant: str) -> str:
-    """The API key of a tenant."""
     return f"{KEY_PREFIX}{tenant}"
 
 
@@ -175,7 +173,6 @@ async def start_router(
 
 
 async def ready(server: Server) -> None:
-    """Wait until it is ready."""
     await until_ready(server.process, f"{server.url}/health/ready")
 
 

@@ -53,7 +53,6 @@ class Stores:
         return self.cache_loop is not None and not self.cache_loop.is_closed()
 
     def start_cache(self) -> None:
-        """Start a new, empty process."""
         assert not self.cache_up, "the cache runs already"
         self.cache_loop = SimLoop(self.simulation, "valkey", CACHE[0])
         self.cache_loop.create_task(self.cache.start(), name="valkey")
@@ -77,6 +76,5 @@ class Stores:
         self.database.put(tenant, corpus)
 
     def retrieval(self, settings: RetrievalSettings, *, rng: Random, log: Log) -> Process:
-        """The composition over these stores."""
         connect = self.database.connect
         return app.build(settings, NO_MODEL, embeds=self.embedder, connect=connect, rng=rng, log=log)

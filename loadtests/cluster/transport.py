@@ -97,7 +97,6 @@ class SimTransport(_FlowControlMixin):
         self._closed = False
 
     def join(self, other: SimTransport) -> None:
-        """Join the two ends."""
         self.peer, other.peer = other, self
 
     def begin(self, protocol: asyncio.BaseProtocol, made: asyncio.Future[None] | None = None) -> None:
@@ -218,7 +217,6 @@ class SimTransport(_FlowControlMixin):
             self._network.send(self, FIN)
 
     def _write_ready(self) -> None:
-        """The window has opened."""
         if self._lost or not self._to_send:
             return
         room = self.window - self._on_the_way
@@ -345,7 +343,6 @@ class SimTransport(_FlowControlMixin):
         self._unread.clear()
 
     def kernel_abort(self) -> None:
-        """Close with a reset."""
         if not self._closed:
             self._closed = True
             self._network.connections.pop(self, None)

@@ -20,7 +20,6 @@ def cores() -> tuple[frozenset[int], frozenset[int]]:
 
 @contextlib.contextmanager
 def pinned(to: Set[int]) -> Iterator[None]:
-    """Pin this process to these cores for the block."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, to)
     try:
@@ -30,7 +29,6 @@ def pinned(to: Set[int]) -> Iterator[None]:
 
 
 def rss_mb(pid: int) -> float:
-    """Resident memory of a process and its descendants."""
     process = psutil.Process(pid)
     return sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / MB
 

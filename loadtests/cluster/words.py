@@ -26,7 +26,6 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 def words_of(text: str) -> frozenset[str]:
-    """All words of a text."""
     small = text.lower()
     return frozenset(_WORD.findall(small)) | frozenset(_NAME.findall(small))
 

@@ -22,12 +22,10 @@ def put(url: str, slow_factor: float, for_s: float, within_s: float) -> None:
 
 
 def mend(url: str, within_s: float) -> None:
-    """End the fault."""
     _ask("DELETE", url, within_s)
 
 
 def check(url: str, within_s: float) -> None:
-    """Check that the worker takes faults."""
     _ask("GET", url, within_s)
 
 

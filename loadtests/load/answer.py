@@ -88,7 +88,6 @@ class Answer:
         self._malformed = False
 
     def header(self, name: bytes, value: bytes) -> None:
-        """Read one header. `name` is in lower case."""
         take = _HEADERS.get(name)
         if take is not None:
             try:
@@ -97,7 +96,6 @@ class Answer:
                 self._malformed = True
 
     def body(self, data: bytes) -> bool:
-        """Read one piece of the body."""
         self._bytes += len(data)
         if self._bytes > self.most_bytes:
             self._malformed = True

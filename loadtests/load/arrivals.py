@@ -21,8 +21,6 @@ from loadtests.scenarios.distributions import Distribution
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One distinct request, due `at_s` seconds after the start."""
-
     at_s: float
     tenant: Tenant
     prompt_tokens: int
@@ -76,7 +74,6 @@ def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[f
 
 
 def token_counts(size: Distribution, chance: random.Random) -> Callable[[], int]:
-    """A function that draws token counts."""
     draw = size.sampler(chance)
     return lambda: min(max(1, round(draw())), MAX_TOKENS)
 

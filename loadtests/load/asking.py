@@ -34,8 +34,6 @@ class Shape(NamedTuple):
 
 
 class Asking:
-    """Builds the requests of a run."""
-
     __slots__ = ("_path", "_route", "_shapes", "_url")
 
     def __init__(self, url: str, route: str) -> None:

@@ -182,7 +182,6 @@ async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
 
 
 def _count(clients: Iterable[Connection], tally: Tally) -> None:
-    """Count the following answers in this tally."""
     for client in clients:
         client.tally = tally
 

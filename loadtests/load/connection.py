@@ -104,7 +104,6 @@ class Connection(asyncio.Protocol):
         return open_still and perf_counter() - self._rests_since < self._pool.rest_s
 
     def rest(self) -> None:
-        """Mark the connection as idle from now."""
         self._rests_since = perf_counter()
 
     def send(self, exchange: Exchange) -> None:
@@ -255,7 +254,6 @@ class Pool:
         self._open_another()
 
     async def close(self) -> None:
-        """Close everything."""
         self._waiting.clear()
         for task in list(self._opening):
             task.cancel()

@@ -24,8 +24,6 @@ SHOWN_TENANTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Lengths in tokens."""
-
     p50: int
     p95: int
     most: int
@@ -93,7 +91,6 @@ def _tokens(lengths: Sequence[int]) -> Tokens:
 
 
 def lines(found: Description) -> Iterator[str]:
-    """The description as lines of text."""
     yield f"{found.requests:,} requests, {found.per_s:,.2f}/s"
     yield f"gaps vary by {found.gap_cv:.2f} times their mean (independent arrivals: 1)"
     yield (

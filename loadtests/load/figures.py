@@ -48,8 +48,6 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a run."""
-
     window_s: tuple[float, float]
     all: Share
     tenants: dict[str, Share]
@@ -68,7 +66,6 @@ class Figures:
 
 
 def figures(plan: Plan, ledger: Ledger) -> Figures:
-    """All figures of a ledger."""
     begin, end = plan.window
     rows = [row for row in ledger.rows if begin <= row.intended_s < end]
     refusals = [refusal for refusal in ledger.refusals if begin <= refusal.at_s < end]

@@ -27,7 +27,6 @@ Draw = Callable[[], float]
 
 
 def gaps(arrivals: str, cv: float, chance: Random) -> Draw:
-    """A function that draws gaps."""
     return _LAWS[arrivals](cv, chance)
 
 

@@ -14,8 +14,6 @@ PATIENCE_MS = 5_000.0
 
 
 class Same:
-    """The same request each time."""
-
     def __init__(self, request: bytes) -> None:
         self._request = request
 

@@ -94,5 +94,4 @@ def _names(name: str, recording: Recording, asked: Counter[str]) -> dict[str, st
 
 
 def recorded_name(name: str, client: str) -> str:
-    """The tenant's name of a client of the trace."""
     return f"{name}-{_NO_NAME.sub('-', client)}"[:MOST_NAME] if client else name

@@ -10,7 +10,6 @@ SHOWN_TENANTS = 10
 
 
 def lines(figures: Figures) -> Iterator[str]:
-    """The summary of a run."""
     begin, end = figures.window_s
     yield f"{figures.requests:,} requests; counted: those that arrived from second {begin:g} to {end:g}"
     for name, share in {"all": figures.all, **_busiest(figures.tenants)}.items():

@@ -62,7 +62,6 @@ class Open(Model):
         return sorted({0.0, *(second for phase in self.phases for second in (phase.from_s, phase.until_s))})
 
     def times_at(self, second: float) -> float:
-        """The multiple of the usual rate at this second."""
         return next((phase.times for phase in self.phases if phase.from_s <= second < phase.until_s), 1.0)
 
     @model_validator(mode="after")
@@ -78,8 +77,6 @@ class Open(Model):
 
 
 class Poisson(Open):
-    """Independent arrivals."""
-
     kind: Literal["poisson"]
 
 
@@ -156,7 +153,6 @@ class Closed(Model):
 
     @property
     def most_clients(self) -> int:
-        """The largest number of clients at any time."""
         return max(self.clients, *(phase.clients for phase in self.phases), 0)
 
     def at(self, second: float) -> tuple[int, float | None]:

@@ -139,7 +139,6 @@ def _step(node: Any, part: str, where: str) -> Any:
 
 
 def _index(node: list[Any], part: str, where: str) -> int:
-    """The index of a member by number or name."""
     if part.isdecimal() and int(part) < len(node):
         return int(part)
     for index, member in enumerate(node):

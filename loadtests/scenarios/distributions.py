@@ -49,8 +49,6 @@ class Limited(Model):
 
 
 class Constant(Model):
-    """A constant value."""
-
     kind: Literal["constant"]
     value: Value
 
@@ -67,8 +65,6 @@ class Constant(Model):
 
 
 class Uniform(Model):
-    """Uniform between `low` and `high`."""
-
     kind: Literal["uniform"]
     low: Value
     high: Value

@@ -237,7 +237,6 @@ class Variant(Model):
     """Other values by their path in the file: `duration_s`, or `workers.0.failures`."""
     without: str = Field("", max_length=300)
     sliders: tuple[Annotated[Turn, BeforeValidator(_name_is_turn)], ...] = Field((), max_length=16)
-    """The console's sliders."""
 
 
 class Scenario(Model):
@@ -275,7 +274,6 @@ class Scenario(Model):
         (PolicyChoice(policy="weir"),), min_length=1, max_length=32
     )
     weir: dict[str, Any] = Field(default_factory=dict)
-    """Settings of Weir's core by name."""
     sweep: Sweep | None = None
 
     @model_validator(mode="after")
@@ -286,7 +284,6 @@ class Scenario(Model):
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """The seeds of all runs."""
         return self.seeds or (self.seed,)
 
     @property
@@ -332,7 +329,6 @@ def load(path_or_name: str | Path) -> Scenario:
 
 
 def parse(raw: Any, *, name: str = "scenario", folder: Path | None = None) -> Scenario:
-    """A scenario from parsed YAML."""
     try:
         return Scenario.model_validate(raw, context={"folder": folder})
     except ValidationError as error:

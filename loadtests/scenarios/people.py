@@ -140,7 +140,6 @@ class Scenario:
 
     @property
     def most_users(self) -> int:
-        """The largest number of users at any time."""
         return max(stage.all_users for stage in self.stages)
 
     @property
@@ -154,7 +153,6 @@ class Scenario:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest wait for an answer."""
         return max(group.deadline_ms for group in self.groups) / 1000
 
     def shortened(self, share: float) -> Scenario:
@@ -175,7 +173,6 @@ class Scenario:
 
 
 def names() -> list[str]:
-    """The scenarios whose files give numbers of users."""
     return sorted(path.stem for path in SCENARIOS.glob("*.yaml") if _has_people(path))
 
 

@@ -41,8 +41,6 @@ PAGE_HEADERS = {
 
 
 def add_storm(api: FastAPI, bench: StormBench) -> None:
-    """Add the routes."""
-
     async def state() -> Response:
         return json_answer(bench.state())
 

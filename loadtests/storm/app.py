@@ -18,7 +18,6 @@ NAME = "storm"
 
 
 def build(settings: StormSettings) -> Process:
-    """The bench, ready to run."""
     log, drain = Log(NAME, settings.log_level), Drain()
     registry = new_registry()
     bench = StormBench(settings, log)

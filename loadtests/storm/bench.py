@@ -43,7 +43,6 @@ class StormBench:
         self._looking = asyncio.ensure_future(self._look_on())
 
     async def end(self) -> None:
-        """Shut down."""
         if self._looking is not None:
             self._looking.cancel()
         await self.stop()

@@ -52,7 +52,6 @@ class Bench:
         self._client = httpx2.Client(base_url=url, timeout=WITHIN_S, trust_env=False, headers=headers)
 
     def state(self) -> State:
-        """The bench's state. Raises LabError."""
         return msgspec.json.decode(self.call("GET", "/storm"), type=State)
 
     def call(self, method: str, path: str, **more: Any) -> bytes:
@@ -111,7 +110,6 @@ def _line(running: Running) -> Text:
 
 
 def show(run: Run, console: Console) -> None:
-    """Print a run's result."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in (
         ("run", f"{run.run}, {run.ended}{': ' + run.why if run.why else ''}"),
@@ -128,7 +126,6 @@ def show(run: Run, console: Console) -> None:
 
 
 def list_scenarios(bench: Bench, console: Console) -> None:
-    """Print the scenarios and their sliders."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for scenario in bench.state().scenarios:
         sliders = ", ".join(f"{one.name} {one.min:g}..{one.max:g} ({one.default:g})" for one in scenario.sliders)

@@ -46,7 +46,6 @@ class StormSettings(ServiceSettings):
         return () if self.storm_fault_urls == "none" else addresses(self.storm_fault_urls)
 
     def contradictions(self) -> Iterator[str]:
-        """Contradictions between settings."""
         yield from super().contradictions()
         for name, urls in (("WORKERS", self.worker_urls), ("STORM_FAULT_URLS", self.fault_urls)):
             if any(not url.startswith(("http://", "https://")) for url in urls):

@@ -52,7 +52,6 @@ class Part:
         self._latency_s = Sketch(least=5e-4, most=120.0, refresh=0)
 
     def ended(self, row: Row, ending: str, code: str) -> None:
-        """Count an ended try."""
         self.counts[ending] += 1
         if code:
             _bounded(self.codes[ending], code)
@@ -99,23 +98,19 @@ class Books(Ledger):
     # called by the open loop
 
     def enter(self, row: Row) -> None:
-        """See `Ledger`."""
         self.open += 1
         self._count("asked", row, row.intended_s)
 
     def began(self, row: Row, at_s: float) -> None:
-        """See `Ledger`."""
         self.worst_lag_s = max(self.worst_lag_s, at_s - row.tried_s)
         self._count("sent", row, row.tried_s)
 
     def tried(self, row: Row, outcome: str) -> None:
-        """See `Ledger`."""
         ending, code = ending_of(row, outcome)
         for part in self._parts(row, row.end_s or 0.0):
             part.ended(row, ending, code)
 
     def close(self, row: Row, ending: str) -> None:
-        """See `Ledger`."""
         self.open -= 1
         if ending == ON_TIME:
             self._count("answered", row, row.end_s or 0.0)
@@ -123,7 +118,6 @@ class Books(Ledger):
             self._count("held_back", row, row.tried_s)
 
     def heard(self, at_s: float, waiting: int | None, level: int | None) -> None:
-        """Store the router's own figures."""
         self._second(at_s).heard = waiting, level
 
     # results

@@ -42,12 +42,10 @@ class Chart:
 
     @property
     def has_values(self) -> bool:
-        """Whether it has any value."""
         return any(value is not None for line in self.lines for value in line.values)
 
     @property
     def top(self) -> float:
-        """The highest value."""
         values = [value for line in self.lines for value in line.values if value is not None]
         return max([*values, self.level[1] if self.level else 0.0, 0.0])
 
@@ -90,8 +88,6 @@ def nice_top(value: float) -> float:
 
 
 class _Frame(NamedTuple):
-    """Coordinates of seconds and values."""
-
     seconds: int
     highest: float
 
@@ -132,7 +128,6 @@ def _path(frame: _Frame, values: Values) -> str:
 
 
 def _rule(style: str, *, x: float | None = None, y: float | None = None) -> str:
-    """A line across the whole frame."""
     if x is None:
         return f'<path d="M{LEFT} {y:.1f} H{WIDTH - RIGHT}" class="{style}"/>'
     return f'<path d="M{x:.1f} {TOP} V{HEIGHT - BOTTOM}" class="{style}"/>'

@@ -29,7 +29,6 @@ Read = Callable[[Second], float | None]
 
 
 def report(first: Run, second: Run | None = None) -> str:
-    """The page."""
     runs = [first] if second is None else [first, second]
     title = f"Weir: {first.title}" + (", two runs" if second else "")
     body = [
@@ -53,7 +52,6 @@ def report(first: Run, second: Run | None = None) -> str:
 
 
 def policy_words(policy: PolicySwitches | None) -> str:
-    """The router's switches in words."""
     if policy is None:
         return "not told"
     off = [name for name in SWITCHES if not getattr(policy, name)]
@@ -117,7 +115,6 @@ def _endings(run: Run, runs: Sequence[Run]) -> str:
 
 
 def _seconds(run: Run, runs: Sequence[Run]) -> str:
-    """The table of seconds, folded."""
     name = f", {escape(_name(run, runs))}" if len(runs) > 1 else ""
     table = _table(_columns("second", OF_SECONDS[1:]), (_cells(second, OF_SECONDS) for second in run.series))
     return f"<details><summary>The figures of each second{name}</summary>{table}</details>"

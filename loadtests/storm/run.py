@@ -76,8 +76,6 @@ class Wish:
 
 
 class Run:
-    """One run of one scenario."""
-
     def __init__(self, request: Wish, settings: StormSettings, log: Log) -> None:
         self.request = request
         self.storm: Storm = request.button.storm(request.values)
@@ -195,7 +193,6 @@ class Run:
     # Results
 
     def running(self) -> Running:
-        """The state of the running run."""
         books, now_s = self.books, self._now_s
         return books.all.fill(
             Running(
@@ -209,7 +206,6 @@ class Run:
         )
 
     def told(self) -> RunTold:
-        """The result of the ended run."""
         books = self.books
         asked, answered = books.people
         could = (self._capacity_per_s or 0.0) * self._storm_s

@@ -77,12 +77,10 @@ class Storm:
 
     @property
     def seconds(self) -> float:
-        """Duration of the load."""
         return self.file.duration_s
 
     @property
     def deadline_s(self) -> float:
-        """The deadline of all requests."""
         return _number(self.file.tenants[0].deadline_s)
 
     @property
@@ -98,7 +96,6 @@ class Storm:
 
     @property
     def asks(self) -> bool:
-        """Whether its requests go to `/ask`."""
         return self.file.tenants[0].ask == 1
 
     @property
@@ -231,7 +228,6 @@ def _clock(file: model.Scenario, values: Values) -> Callable[[float], float]:
 
 
 def failures(file: model.Scenario) -> list[model.Failure]:
-    """Failures of all workers."""
     return [failure for workers in file.workers for failure in workers.failures]
 
 

@@ -33,8 +33,6 @@ class _Inflight(msgspec.Struct):
 
 
 class Frame(msgspec.Struct):
-    """The fields read from a frame."""
-
     level: int = 0
     waiting: _Waiting = msgspec.field(default_factory=lambda: _Waiting(0))
     inflight: _Inflight = msgspec.field(default_factory=lambda: _Inflight(0))

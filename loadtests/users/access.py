@@ -38,7 +38,6 @@ class Access:
         return f"{host} is another machine, and is about to be loaded: is it yours, and does its owner know?{keys}"
 
     def headers(self, tenant: str) -> dict[str, str]:
-        """The tenant's identifying headers."""
         shown = {} if self.keys is None else {"Authorization": f"Bearer {self.keys[tenant]}"}
         return {"X-Tenant": tenant, **shown}
 

@@ -29,8 +29,6 @@ class Row(NamedTuple):
 
 
 class Times:
-    """How long some requests took."""
-
     def __init__(self, times_ms: Iterable[Counter[int]] = ()) -> None:
         self._counts: Counter[int] = Counter()
         for counts in times_ms:
@@ -46,8 +44,6 @@ class Times:
 
 
 class Ledger:
-    """The ledger of one run."""
-
     def __init__(self) -> None:
         self._times_ms: defaultdict[Row, Counter[int]] = defaultdict(Counter)
         self._first_ms: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
@@ -75,7 +71,6 @@ class Ledger:
         return sum(times.total() for times in self._times_ms.values())
 
     def count(self, kind: str) -> int:
-        """Requests of this kind."""
         return sum(times.total() for row, times in self._times_ms.items() if row.kind == kind)
 
     def rows(self) -> list[tuple[Row, Times]]:
@@ -83,7 +78,6 @@ class Ledger:
         return [(row, Times([times])) for row, times in sorted(self._times_ms.items())]
 
     def times(self, which: Callable[[Row], bool]) -> Times:
-        """Times of the requests in the selected rows."""
         return Times(times for row, times in self._times_ms.items() if which(row))
 
     def first_words(self, stage: str, group: str) -> Times:

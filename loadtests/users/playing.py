@@ -67,7 +67,6 @@ def options(parser: Any) -> None:
 
 @events.init.add_listener
 def prepare(environment: Any, **_: Any) -> None:
-    """Prepare Locust's environment."""
     environment.host = environment.host or DEFAULT_HOST
     environment.dispatcher_class = Places
     environment.run_data = None
@@ -133,7 +132,6 @@ def summarise(environment: Any, **_: Any) -> None:
 
 
 def _summary_page(environment: Any) -> tuple[str, dict[str, str]]:
-    """The summary of the current or last run."""
     run: Run | None = environment.run_data
     page = text(run) if run is not None else "No scenario has been played yet."
     return page + "\n", {"content-type": "text/plain; charset=utf-8"}

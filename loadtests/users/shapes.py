@@ -38,7 +38,6 @@ class Stages(LoadTestShape):
         self._logged_s = 0.0
 
     def reset_time(self) -> None:
-        """Called by Locust when a run begins."""
         self._run = None
         super().reset_time()
 

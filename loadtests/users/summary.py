@@ -67,7 +67,6 @@ def _line(ledger: Ledger, stage: str, group: str) -> Line:
 
 
 def text(run: Run) -> str:
-    """The summary as text."""
     scenario = run.scenario
     head = [f"{scenario.name}: {scenario.asks}", "", scenario.caption, *(f"- {what}" for what in scenario.watch)]
     if not run.ledger.total:

@@ -62,7 +62,6 @@ class Trouble:
         self._slowed = wanted
 
     def mend(self) -> None:
-        """End every fault."""
         self.follow(None)
 
     def felt(self, began: float, ended: float) -> bool:

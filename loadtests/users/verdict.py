@@ -57,7 +57,6 @@ def judge(answer: Answer, surface: str) -> Verdict:
 
 
 def _refusal(answer: Answer, outcome: str, code: str) -> Verdict:
-    """The verdict on any status but 200."""
     if outcome == "failed:malformed":
         return failed(f"{answer.status} malformed")
     if code in ("", str(answer.status)) or code.startswith("bare_"):

@@ -83,7 +83,6 @@ class Visitor(FastHttpUser):
             return self._settle(response, verdict, began, _milliseconds_since(began)), answer
 
     def _request(self) -> tuple[str, dict[str, Any]]:
-        """The path and body."""
         asked = {"max_tokens": self.group.max_tokens}
         if self.surface == "ask":
             return "/ask", {"query": self.question, "tenant": self.group.name, **asked}
@@ -91,7 +90,6 @@ class Visitor(FastHttpUser):
         return "/v1/chat/completions", {"messages": [{"role": "user", "content": self.question}], **asked, **streamed}
 
     def _listen(self, response: ResponseContextManager, answer: Answer, began: float) -> Verdict:
-        """Read the whole answer and judge it."""
         if response.status_code == 0:
             return self._nothing(_milliseconds_since(began))
         answer.status = response.status_code

@@ -41,8 +41,6 @@ class Ask:
 
 
 class Try(Asked):
-    """One request and its result."""
-
     __slots__ = (
         "ask", "body", "complete", "connection", "headers", "id", "left", "nonce", "number", "of_tail", "retries_left",
         "status",
@@ -64,7 +62,6 @@ class Try(Asked):
         self.connection: Connection | None = None
 
     def request(self, host: str) -> bytes:
-        """The request's bytes."""
         ask = self.ask
         question = prompt(self.nonce)
         body: dict[str, Any] = {"max_tokens": MAX_TOKENS, "stream": ask.stream}
@@ -81,13 +78,11 @@ class Try(Asked):
 
     @property
     def hint_ms(self) -> float | None:
-        """The retry hint in milliseconds, if present."""
         value = self.headers.get(HINT)
         return float(value) if value is not None else None
 
     @property
     def invited(self) -> bool:
-        """Whether the answer invites a retry."""
         return self.headers.get(SHOULD_RETRY) == b"true"
 
     def __repr__(self) -> str:

@@ -33,7 +33,6 @@ def _nothing() -> None:
 
 
 NO_TARGET: Started = ("nobody", _nothing)
-"""The fault found no target."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,7 +57,6 @@ class Stage:
         return self.rng.choice(up) if up else None
 
     def hosts(self) -> list[Host]:
-        """The hosts of everything that runs, clients included."""
         loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
         return [loop.host for loop in (*loops, *self.clients)]
 
@@ -80,7 +78,6 @@ class Stage:
 
 
 def _latency(stage: Stage) -> Started:
-    """Make one direction between two hosts slow and uneven."""
     one, other = stage.rng.sample(stage.hosts(), 2)
     link = stage.network.link(one, other)
     before = link.latency_s, link.jitter_s
@@ -93,7 +90,6 @@ def _latency(stage: Stage) -> Started:
 
 
 def _partition(stage: Stage) -> Started:
-    """Cut one or both directions between two hosts."""
     one, other = stage.rng.sample(stage.hosts(), 2)
     ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
     return f"{one.name} and {other.name}, {len(ways)} way(s)", _cut(stage, ways)
@@ -151,7 +147,6 @@ def _half_open(stage: Stage) -> Started:
 
 
 def _frozen(loop: SimLoop | None) -> Started:
-    """Freeze a running process."""
     if loop is None or loop.is_closed():
         return NO_TARGET
     loop.freeze()
@@ -192,7 +187,6 @@ def _frozen_worker(stage: Stage) -> Started:
 
 
 def _slow_worker(stage: Stage) -> Started:
-    """Slow down a worker's engine."""
     node = stage.worker()
     if node is None or node.inside is None:
         return NO_TARGET

@@ -65,7 +65,6 @@ class Governed:
         self.simulation.note("client", "ends", f"{job.name} {job.end}")
 
     def close(self) -> None:
-        """Disconnect everywhere."""
         for machine in self._machines:
             self.facts.garbage += machine.garbage
             machine.loop.call_soon(machine.close)
@@ -79,7 +78,6 @@ class Governed:
         facts.ended, facts.executed, facts.yielded = await counted_jobs()
 
     def counts(self) -> Counter[str]:
-        """Jobs by their end, for the run's summary."""
         return Counter(f"job {job.end.split()[0]}" for job in self.facts.jobs if job.end)
 
     def verdicts(self, faults: list[tuple[float, float, Fault]]) -> list[str]:

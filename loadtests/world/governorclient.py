@@ -32,8 +32,6 @@ HINTS_MS = (50, 5000)
 
 
 class Job(Asked):
-    """One job and its result."""
-
     __slots__ = ("ask", "final", "frames", "heard", "name", "nonce", "payload", "wrong", "yields")
 
     def __init__(self, number: int, ask: JobAsk, *, router: bool) -> None:
@@ -207,8 +205,6 @@ class Peer(Wire):
 
 
 class GovernorClient(Machine[Job, Peer]):
-    """The governor's client machine."""
-
     def __init__(
         self, loop: SimLoop, governor: tuple[str, int], on_end: Callable[[Job], None], *, auth: str, cap: int
     ) -> None:

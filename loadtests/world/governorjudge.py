@@ -50,7 +50,6 @@ class GovernorSteps:
         self.turns = 0
 
     def look(self) -> None:
-        """Check the bounds after a turn."""
         server, found = self.server, self._facts.stepped
         if server is None or len(found) >= KEPT:
             return
@@ -83,8 +82,6 @@ class GovernorSteps:
 
 
 class GovernorJudge:
-    """Judges one run."""
-
     def __init__(self, facts: GovernorFacts) -> None:
         self._facts = facts
 

@@ -28,7 +28,6 @@ LAST_OF_BOOK_MS = 20_000.0
 GRACE_S = 0.05
 """Allowed time from the router's deadline to the client on a sound network."""
 KEPT = 20
-"""Violations kept per rule."""
 
 
 def broken(*rules: Callable[[], Iterator[str]], of: str = "") -> list[str]:
@@ -63,7 +62,6 @@ class Facts:
     """Jobs run by the governor since its last start; some are also requests of the router."""
 
     def line(self, name: str, start: int, data: bytes) -> None:
-        """Take one line of a node's log."""
         entry: dict[str, Any] = msgspec.json.decode(data)
         if entry["level"] == "ERROR":
             self.errors.append(f"{name} logs an error: {data.decode()[:600]}")
@@ -83,7 +81,6 @@ class Steps:
         self.turns = 0
 
     def look(self) -> None:
-        """Check the bounds after a turn."""
         pipeline = self.pipeline
         if pipeline is None or len(self._found) >= KEPT:
             return
@@ -108,8 +105,6 @@ class Steps:
 
 
 class Judge:
-    """Judges one run."""
-
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._scenario = facts.scenario
@@ -133,7 +128,6 @@ class Judge:
         )  # fmt: skip
 
     def counts(self) -> Counter[str]:
-        """Tries by verdict, for the run's summary."""
         return Counter(self._verdict_of[attempt.number].value for attempt in self._facts.tries)
 
     def is_right(self, attempt: Try) -> bool:

@@ -37,7 +37,6 @@ class Wire(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it can send."""
         return not self.transport.is_closing()
 
     @property
@@ -46,7 +45,6 @@ class Wire(asyncio.Protocol):
         return self.open and self.loop.time() - self.idle_since < self.rests_s
 
     def abort(self) -> None:
-        """Disconnect."""
         self.transport.abort()
 
 
@@ -76,12 +74,10 @@ class Machine(Generic[R, W]):
         return None
 
     def rest(self, connection: W) -> None:
-        """Mark a connection as idle."""
         connection.idle_since = self.loop.time()
         self._idle.append(connection)
 
     def forget(self, connection: W) -> None:
-        """Remove a closed connection."""
         self._connections.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -93,7 +89,6 @@ class Machine(Generic[R, W]):
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def ended(self, asked: R, end: str) -> None:
-        """End a request."""
         assert asked.ended_at is None, f"{asked!r} ends twice"
         asked.ended_at, asked.end = self.loop.time(), end
         if asked.timer is not None:
@@ -108,7 +103,6 @@ class Machine(Generic[R, W]):
             connection.abort()
 
     def close(self) -> None:
-        """Disconnect everywhere."""
         for connection in list(self._connections):
             connection.abort()
         for task in list(self._tasks):

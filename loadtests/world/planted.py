@@ -59,7 +59,6 @@ class Bug:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Apply the bug for the duration of the block."""
         with ExitStack() as stack:
             for target, name, value in self._changes:
                 stack.enter_context(mock.patch.object(target, name, value))

@@ -52,8 +52,6 @@ class Result:
 
 
 class Play:
-    """A scenario under way."""
-
     def __init__(self, made: Scenario, trace: Trace | None = None) -> None:
         self.scenario = made
         self.facts = Facts(made)
@@ -188,7 +186,6 @@ class Play:
         machine.loop.call_soon(machine.send, attempt)
 
     def _ended(self, attempt: Try) -> None:
-        """Record an ended try; its client may retry."""
         detail = f"{attempt.status} {attempt.end}".strip()
         self.simulation.note("client", "ends", f"{attempt.id} {detail}")
         if attempt.status in (200, 400, 422) or attempt.left or attempt.retries_left == 0 or attempt.of_tail:
@@ -275,7 +272,6 @@ class Play:
 
 
 def _of_group(rng: Random, group: Group) -> Ask:
-    """A request of a client of the group."""
     number = rng.randrange(group.count) + 1
     return Ask(
         tenant=group.name if group.count == 1 else f"{group.name}-{number}",
@@ -298,12 +294,10 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
 
 
 def play(seed: int, trace: Trace | None = None, *, size: int = 1000) -> Result:
-    """Play one seed and judge it."""
     return play_scenario(scenario(seed, size=size), trace)
 
 
 def play_scenario(made: Scenario, trace: Trace | None = None) -> Result:
-    """Play a scenario and judge it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # a killed process closes nothing; its kernel does
         stage = Play(made, trace)

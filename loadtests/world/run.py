@@ -35,7 +35,6 @@ class Totals:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
-        """Add one result."""
         self.seeds += 1
         self.with_faults += bool(result.faults)
         self.requests += result.requests
@@ -69,7 +68,6 @@ class Record:
         self.played = {result.seed: result for result in rows}
 
     def add(self, result: Result) -> None:
-        """Append one result."""
         self._record.add({name: getattr(result, name) for name in FIELDS})
 
 

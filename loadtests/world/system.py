@@ -76,13 +76,11 @@ class EvilNode:
         self.worker = EvilWorker("weir", self._choose, model=MODEL, slots=spec.slots)
 
     def start(self) -> None:
-        """Listen."""
         self.loop = SimLoop(self.simulation, self.name, self.address)
         self.loop.set_exception_handler(lambda loop, context: None)  # its errors are intended
         self.loop.create_task(self.worker.start(WORKER_PORT))
 
     def reform(self) -> None:
-        """Answer honestly from now on."""
         self.reformed = True
 
     def _choose(self, talk: Talk) -> Trick:
@@ -128,7 +126,6 @@ class System:
         return [self.router, self.governor, *retrieval, *self.workers]
 
     def start(self) -> None:
-        """Start everything, workers first."""
         for evil in self.evil:
             evil.start()
         self.stores.start_cache()
@@ -136,7 +133,6 @@ class System:
             node.start()
 
     def pipeline(self) -> Pipeline | None:
-        """The router's pipeline while it runs."""
         found = self.router.inside
         return found if isinstance(found, Pipeline) else None
 

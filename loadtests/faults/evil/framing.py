@@ -60,8 +60,6 @@ def after_begun(more: bytes) -> Trick:
 
 
 def status(line: bytes, *headers: bytes, body: bool = True) -> Trick:
-    """A trick: the right answer under another status."""
-
     def answer(talk: Talk) -> bytes:
         framing = length(talk.size) if body else b""
         return talk.head(framing, *headers, status=b"HTTP/1.1 " + line + b"\r\n") + (_whole(talk) if body else b"")

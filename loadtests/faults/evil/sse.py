@@ -26,8 +26,6 @@ def _without(*texts: bytes) -> Body:
 
 
 def _finish(reason: str | None) -> Body:
-    """The end with another reason."""
-
     def make(talk: Talk) -> tuple[bytes, ...]:
         if not talk.stream:
             return (json.dumps(talk.completion(reason)).encode(),)

@@ -38,7 +38,6 @@ class Stages:
         self._chance = Random(1)
 
     def act(self, talk: Talk) -> Trick:
-        """The trick for a request."""
         stage = _stage(talk)
         if stage == "retry" and talk.id not in self._tried:
             self._tried.add(talk.id)
@@ -77,8 +76,6 @@ async def _begin(talk: Talk) -> None:
 
 
 class StagedWorker(EvilWorker):
-    """One port."""
-
     questions = (*QUESTIONS, "/retrieve")
 
     def __init__(self, stages: Stages, model: str) -> None:
@@ -93,7 +90,6 @@ class StagedWorker(EvilWorker):
 
 
 async def main(model: str, *ports: int) -> None:
-    """Serve until the process ends."""
     stages = Stages()
     async with AsyncExitStack() as stack:
         for port in ports:

@@ -70,7 +70,6 @@ class Talk:
 
     @property
     def words(self) -> list[bytes]:
-        """One event per token."""
         return [self.token(text) for text in self.answer]
 
     @property
@@ -85,7 +84,6 @@ class Talk:
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
         return sum(map(len, self.pieces))
 
     @property
@@ -108,7 +106,6 @@ class Talk:
         return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": len(self.answer)}
 
     def token(self, text: str) -> bytes:
-        """One event of text."""
         return line({"event": "token", "text": text}) if self.kind == "weir" else sse(self.chunk({"content": text}))
 
     def done(self, **changed: Any) -> bytes:
@@ -124,7 +121,6 @@ class Talk:
         return line(kept)
 
     def chunk(self, delta: Json, finish: str | None = None, index: int = 0) -> Json:
-        """One event of an OpenAI-compatible server."""
         choice = {"index": index, "delta": delta, "finish_reason": finish}
         return {**self._named("chat.completion.chunk"), "choices": [choice]}
 
@@ -162,7 +158,6 @@ class Talk:
         await asyncio.sleep(GAP_S)
 
     async def send_all(self) -> None:
-        """Send the right answer."""
         await self.send(self.answered())
 
     async def body(self, *pieces: bytes, **head: bytes) -> None:
@@ -182,12 +177,10 @@ class Talk:
 
 
 def line(event: Json) -> bytes:
-    """An event of a Weir worker."""
     return json.dumps(event).encode() + b"\n"
 
 
 def sse(event: Any) -> bytes:
-    """An event of an OpenAI-compatible server."""
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
@@ -197,5 +190,4 @@ def chunks(*pieces: bytes) -> bytes:
 
 
 def length(size: int) -> bytes:
-    """The content-length header."""
     return b"content-length: %d\r\n" % size

@@ -17,7 +17,6 @@ QUESTIONS = ("/generate", "/chat/completions", "/completions")
 
 
 async def honest(talk: Talk) -> None:
-    """The right answer."""
     await talk.send(talk.answered())
 
 

@@ -51,7 +51,6 @@ class FaultProxy:
 
     @property
     def fault(self) -> Fault:
-        """The current fault."""
         return self._conditions.fault
 
     @property
