@@ -1,7 +1,7 @@
 """A deterministic embedding model: each word of a text adds a direction derived from its digest.
 
-Texts with common words are near each other and others are far apart, which suffices to test search. `takes_s` is a
-pass's time on the loop's clock; `fails` makes every pass fail.
+Texts with common words are near each other. `takes_s` is a pass's time on the loop's clock; `fails` makes every pass
+fail.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def vector_of(text: str) -> Floats:
 
 
 def _direction(word: str) -> Floats:
-    """Numbers of a digest, from -1 to about 1."""
+    """Numbers of a digest, from -1 to 1."""
     digest = hashlib.shake_128(word.encode("utf-8", "surrogatepass")).digest(DIMENSIONS)
     return np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(127.5) - np.float32(1.0)

@@ -1,4 +1,5 @@
-"""Event loops on a virtual clock: one per simulated process, all driven by one `Simulation`.
+"""Event loops on a virtual clock: one per simulated process, all driven by one `Simulation`. See
+docs/architecture/world.md.
 
     with asyncio.Runner(loop_factory=SimLoop) as runner:      # one process, for a test: or `run(main())`
         runner.run(main())
@@ -7,14 +8,8 @@
     router = SimLoop(simulation, "router", "10.0.0.1")
     SimLoop(simulation, "lab", "10.0.0.100").run_until_complete(main())
 
-A loop supplies a process's clock, timers and sockets (see `network`). Computing takes no virtual time. When nothing is
-ready, the clock moves to the next event.
-
-The seed alone determines the order of events: loops that are ready at the same instant run in a seeded random order.
-`Simulation.digest` covers all events, so two runs can be compared.
-
-A loop can be frozen (SIGSTOP, a stalled host) or killed (SIGKILL: no `finally` runs, and the kernel closes its
-sockets), and its clock can jump. This follows FoundationDB's simulation and TigerBeetle's VOPR.
+Computing takes no virtual time. When nothing is ready, the clock moves to the next event. The seed alone determines the
+order: loops that are ready at the same instant run in a seeded random order. `Simulation.digest` covers all events.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A fake PostgreSQL behind `services.retrieval.database.connect`, the narrowest interface that retrieval uses.
+"""A fake PostgreSQL: `FakePostgres.connect` replaces `services.retrieval.database.connect`.
 
-`FakePostgres.connect` replaces that function and returns a connection with the used part of asyncpg's interface.
-Everything above runs unchanged: Session, Pool, Occasional, Store, Library, Corpus, Vectors, Fit, Warming. Rows are in
-memory by tenant (`corpora.py`). Statements are recognized by their text (`pgstatements.py`). Sessions have roles, row
-policies, transactions, read committed, `statement_timeout` and locks of a tenant's writers (`pgsession.py`). Errors are
-asyncpg's. tests/contract runs the same checks on it and a real server.
+Its connection has the part of asyncpg's interface that retrieval uses, and raises asyncpg's errors. Retrieval's code
+runs unchanged. Rows are in memory by tenant (`corpora.py`). Statements are recognized by their text
+(`pgstatements.py`). Sessions have roles, row policies, transactions, read committed, `statement_timeout` and locks of a
+tenant's writers (`pgsession.py`). tests/contract runs the same checks on it and a real server.
 
 Not covered: SQL as a language, the wire and asyncpg itself, plans and graph misses, indexes, schema, migration,
 triggers and roles of the real server, disks. Two writers of one tenant are serialized from their first change on; the

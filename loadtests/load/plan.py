@@ -1,7 +1,4 @@
-"""A plan: tenants, rates, sizes and deadlines, validated when made. `planfile` reads one from a file.
-
-Every number has a bound, so that a typing error cannot cause an attack or a run of hours.
-"""
+"""A plan: tenants, rates, sizes and deadlines, each with bounds, validated when made. `planfile` reads it from a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A scenario as Locust's users play it: groups, questions, deadlines, and the number of users at each moment.
 
-The file is the same for all stages; `stages.locust` gives numbers of users instead of rates, and their pace. Every
-number has a bound, so that a typing error cannot cause an attack or a run of hours.
+`stages.locust` of the file gives numbers of users instead of rates, and their pace. Every number has a bound.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """How late this process is: a timer beside the users that should fire every 20 ms.
 
-When it fires late, Locust was busy or the machine stood still, and a user's measurement in that moment is longer by as
-much. Verdicts about deadlines exclude that time; the summary reports it.
-
-`loadtests/stillness.py` differs: it adds the waiting time of other processes, which the kernel reports only as sums, so
-a loss that reaches into an interval counts in full. Here each loss has exact bounds, and a request is excused only for
-the overlap.
+When it fires late, a user's measurement in that moment is longer by as much. Verdicts about deadlines exclude that
+time; the summary reports it. `loadtests/stillness.py` adds the waiting time of other processes, which the kernel
+reports only as sums, so there a loss that reaches into an interval counts in full. Here only the overlap counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The governor's part of a scenario: its size, jobs and faults.
-
-It has its own random source, so the other draws of a scenario do not depend on it. Jobs are a twentieth of the
-requests.
-"""
+"""The governor's part of a scenario: size, jobs (a twentieth of the requests), faults, with its own random source."""
 
 from __future__ import annotations
 

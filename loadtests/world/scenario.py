@@ -1,8 +1,7 @@
 """What one seed plays: cluster size, load and faults.
 
-The time line has four parts. `warm`: light load that teaches the router. `storm`: a tenth to several times the
-capacity, with the faults. `settle`: twice the deadline after the last fault. `calm`: light load, all of which must be
-served.
+The time line has four parts. `warm`: light load that teaches the router. `storm`: 0.3 to 5 times the capacity, with the
+faults. `settle`: twice the deadline after the last fault. `calm`: light load, which must be served.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class WorkerSpec:
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """`count` equal tenants and their clients' behavior. `manner`: one of MANNERS."""
+    """`count` equal tenants and their clients' behaviour. `manner`: one of MANNERS."""
 
     name: str
     count: int
