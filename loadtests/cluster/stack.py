@@ -185,4 +185,4 @@ async def _ingest(folder: Path, postgres_url: str, corpus: Path, tenant: str) ->
         code = await ingest.wait()
     if code != 0:
         log_tail = (folder / "ingest.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-        raise StandError(f"the documents could not be taken in:\n{log_tail}")
+        raise StandError(f"the documents could not be ingested:\n{log_tail}")

@@ -50,4 +50,4 @@ class Wire:
             finally:
                 writer.close()
         if not reply.startswith(b"ok "):
-            raise StandError(f"{self.process.name} was told {line!r} and said {reply!r}")
+            raise StandError(f"{self.process.name} answered {reply!r} to {line!r}")

@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("plan", type=Path, help="a plan in TOML; see loadtests/README.md")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="this machine or the compose network's router")
     parser.add_argument("--trace", type=Path, help="replay this file in place of the plan's own recording")
-    parser.add_argument("--describe", action="store_true", help="tell what would be sent, and send nothing")
+    parser.add_argument("--describe", action="store_true", help="print what would be sent, and send nothing")
     parser.add_argument("--json", type=Path, help="write the figures here, or the description")
     parser.add_argument("--rows", type=Path, help="write the ledger here, one JSON object a line")
     return parser.parse_args()

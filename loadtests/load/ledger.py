@@ -155,7 +155,7 @@ class Ledger:
         if row.ending:
             raise RuntimeError(f"{row!r} ended a second time: {ending}")
         if ending not in ENDINGS:
-            raise RuntimeError(f"{ending!r} is no ending")
+            raise RuntimeError(f"{ending!r} is not an ending")
         row.ending = ending
         self.open -= 1
 

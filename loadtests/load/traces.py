@@ -191,7 +191,7 @@ def _seconds(value: str | float) -> float:
         moment = datetime.fromisoformat(_BEYOND_MICROSECONDS.sub(r"\1", str(value).strip()))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if not -inf < seconds < inf:
-        raise ValueError(f"{value!r} is no moment")
+        raise ValueError(f"{value!r} is not a time")
     return seconds
 
 

@@ -114,7 +114,7 @@ def show(run: Run, console: Console) -> None:
     for name, value in (
         ("run", f"{run.run}, {run.ended}{': ' + run.why if run.why else ''}"),
         ("policies", policy_words(run.policy)),
-        ("workers can do", "not told" if run.capacity_per_s is None else f"{run.capacity_per_s:g} answers a second"),
+        ("workers can do", "unknown" if run.capacity_per_s is None else f"{run.capacity_per_s:g} answers a second"),
         ("sent", f"{run.sent:,}, of which on time {percent(run.on_time_share)}, refused {run.refused:,}"),
         ("late, failed, left", f"{run.late:,}, {run.failed:,}, {run.gone:,}"),
         ("latency", f"half {milliseconds(run.p50_ms)}, 95 % {milliseconds(run.p95_ms)}"),

@@ -53,14 +53,14 @@ def report(first: Run, second: Run | None = None) -> str:
 
 def policy_words(policy: PolicySwitches | None) -> str:
     if policy is None:
-        return "not told"
+        return "unknown"
     off = [name for name in SWITCHES if not getattr(policy, name)]
     return "all on" if not off else f"{', '.join(off)} off"
 
 
 def percent(value: float | None) -> str:
     """A share of 1 as percent."""
-    return "not told" if value is None else f"{100 * value:.1f} %"
+    return "unknown" if value is None else f"{100 * value:.1f} %"
 
 
 def milliseconds(value: float | None) -> str:
@@ -127,7 +127,7 @@ def _when(run: Run) -> str:
 
 def _capacity(run: Run) -> str:
     if run.capacity_per_s is None:
-        return "not told"
+        return "unknown"
     return f"{run.capacity_per_s:g} answers a second" + (", load lowered to what may be sent" if run.capped else "")
 
 
@@ -155,7 +155,7 @@ FIGURES: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ),
     (
         "Worker time spent in vain",
-        lambda run: "not told" if run.wasted_s is None else f"{run.wasted_s:g} s ({percent(run.wasted_share)})",
+        lambda run: "unknown" if run.wasted_s is None else f"{run.wasted_s:g} s ({percent(run.wasted_share)})",
     ),
 )
 

@@ -159,12 +159,12 @@ class Run:
     async def _measured(self) -> Capacity:
         given_per_s = self._settings.storm_capacity_rps
         try:
-            told = await announced(self._settings.worker_urls, self.storm.tokens, self._token)
+            capacity = await announced(self._settings.worker_urls, self.storm.tokens, self._token)
         except NoCapacity:
             if not given_per_s:
                 raise
             return Capacity(given_per_s)
-        return Capacity(given_per_s or told.per_s, told.slots)
+        return Capacity(given_per_s or capacity.per_s, capacity.slots)
 
     async def _counters(self, within_s: float = 2.0) -> Counters | None:
         tenants = [group.name for group in self.storm.file.tenants]

@@ -64,11 +64,11 @@ class Storm:
         )
         yield (
             any(end > self.seconds for _, end in self.troubles),
-            "What a storm breaks is well again before the storm ends.",
+            "Every fault must end before the storm ends.",
         )
         yield (
             not 0 < self.deadline_s <= self.patience_s <= MOST_PATIENCE_S,
-            f"Nobody waits {self.patience_s:g} s for a deadline of {self.deadline_s:g} s.",
+            f"A patience of {self.patience_s:g} s is out of bounds for a deadline of {self.deadline_s:g} s.",
         )
         yield (
             not 0 <= self.leaving <= 1 or retries.attempts >= MOST_TRIES,

@@ -178,11 +178,11 @@ class Peer(Wire):
         if reply["job"] != job.name or reply["ttl_ms"] != self._ttl_ms or ahead not in ((1, 2) if late else (1,)):
             half = job.ask.manner == "half" and reply.get("need_code") in ("json_malformed", "peer_gone")
             if not half or reply["job"] not in self._names:
-                job.wrong.append(f"was asked as {job.name} {self._seq} {self._ttl_ms}, and told {reply}")
+                job.wrong.append(f"was sent as {job.name} {self._seq} {self._ttl_ms}, and got {reply}")
         if receipts["backend.cap"] != self._machine.cap or not 0 <= receipts["backend.inflight"] <= self._machine.cap:
-            job.wrong.append(f"is told of {receipts}, where {self._machine.cap} is the cap")
+            job.wrong.append(f"got {receipts}, where {self._machine.cap} is the cap")
         if reply["status"] == "done" and receipts["cdr.bytes_in"] != len(job.payload):
-            job.wrong.append(f"sent {len(job.payload)} bytes, and is told of {receipts['cdr.bytes_in']}")
+            job.wrong.append(f"sent {len(job.payload)} bytes, and the receipt says {receipts['cdr.bytes_in']}")
 
     def _finish(self, reply: dict[str, Any]) -> None:
         """Take the final reply of a job."""

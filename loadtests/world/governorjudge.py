@@ -78,7 +78,7 @@ class GovernorSteps:
         if gate.held_bytes < held:
             found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")
         if gate.waiting != expected:
-            found.append(f"{gate.waiting} wait to come back, and {expected} were told to")
+            found.append(f"{gate.waiting} clients wait to retry, where {expected} have a hint")
 
 
 class GovernorJudge:
@@ -124,7 +124,7 @@ class GovernorJudge:
     def _replies_are_ones_own(self) -> Iterator[str]:
         """Each reply belongs to its request, and the router's answer is right for this job's question."""
         for what in self._facts.garbage:
-            yield f"nobody had asked for {what}"
+            yield f"a reply without a request: {what}"
         for job in self._facts.jobs:
             yield from (f"{job!r} {what}" for what in job.wrong)
             result = job.final.get("result", {})
@@ -152,7 +152,7 @@ class GovernorJudge:
         if done > facts.ended["done"]:
             yield f"{done} jobs are done for their clients, and {facts.ended['done']} were counted"
         if yields > facts.yielded:
-            yield f"{yields} were told to come back, and {facts.yielded} were counted"
+            yield f"{yields} replies yield, and {facts.yielded} were counted"
         whole = all(job.ask.manner in ("whole", "half") for job in facts.jobs)
         if whole and not facts.faults and (done, yields) != (facts.ended["done"], facts.yielded):
             yield f"clients heard {done} and {yields}, {facts.ended['done']} and {facts.yielded} were counted"
@@ -185,13 +185,13 @@ def held(server: GovernorServer | None) -> list[str]:
     counts = {
         "slots": gate.status.inflight,
         "bytes": gate.held_bytes,
-        "clients that were told to come back": gate.waiting,
+        "clients that have a hint": gate.waiting,
         "jobs": len(server.tasks),
         "connections": len(server.connections),
         "places of connections": server.places.taken,
         "connections to the router in use": pool.in_use if pool is not None else 0,
     }
-    return [f"{count} {what} are held by nobody" for what, count in counts.items() if count]
+    return [f"{count} {what} are left over" for what, count in counts.items() if count]
 
 
 def _shortened(job: Job, body: bytes) -> bool:

@@ -150,7 +150,7 @@ class Judge:
         for id, what in rules.ones_own(self._seen):
             yield f"{what}: {b''.join(self._try_of[id].body)[:500]!r}"
         if self._facts.garbage:
-            yield f"{self._facts.garbage} connections got bytes that nobody had asked for"
+            yield f"{self._facts.garbage} connections got bytes without a request"
 
     def _client_and_log_agree(self) -> Iterator[str]:
         """A complete answer is in the router's log once, with the same status and outcome."""
