@@ -1,4 +1,4 @@
-"""A plan: tenants, rates, sizes and deadlines, each with bounds, validated when made. `planfile` reads it from a file."""
+"""A plan: tenants, rates, sizes and deadlines, all bounded and validated. `planfile` reads one from a file."""
 
 from __future__ import annotations
 

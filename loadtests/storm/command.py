@@ -135,10 +135,10 @@ def list_scenarios(bench: Bench, console: Console) -> None:
 
 
 def command(
-    scenario: Annotated[str, typer.Argument(help="Which one; see --list.")] = "",
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario; see --list.")] = "",
     change: Annotated[list[str] | None, typer.Option("--set", help="A slider: intensity=5.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the run as one HTML file.")] = None,
-    beside: Annotated[str, typer.Option(help="Set this run, by its id, beside it in the report.")] = "",
+    beside: Annotated[str, typer.Option(help="Id of another run to compare in the report.")] = "",
     bench: Annotated[
         str, typer.Option(help="The storm bench's address; `weir storm` names the one running here.")
     ] = "http://127.0.0.1:8090",

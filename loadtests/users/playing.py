@@ -49,7 +49,7 @@ def options(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--share", type=float, default=1.0,
-        help="Every stage lasts this share of its time, and at least three seconds: to try whether all works",
+        help="Shorten every stage to this share of its time, but not below three seconds: for a quick check",
     )  # fmt: skip
     parser.add_argument(
         "--out", default="", env_var="LOAD_OUT", include_in_web_ui=False,
@@ -57,7 +57,7 @@ def options(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--keys", default="", env_var="LOAD_KEYS", include_in_web_ui=False,
-        help="A file with a line `tenant: key` for each tenant, where the router has a tenants file",
+        help="A file with a line `tenant: key` for each tenant, if the router has a tenants file",
     )  # fmt: skip
     parser.add_argument(
         BEYOND, dest="beyond", action="store_true", default=False, include_in_web_ui=False,

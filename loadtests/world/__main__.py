@@ -39,14 +39,16 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=_number, default=100, help="how many seeds")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--seconds", type=float, default=0, help="begin no further seed after so many seconds")
-    parser.add_argument("--size", type=_number, default=1000, help="requests a seed, about")
-    parser.add_argument("--jobs", type=_number, default=1, help="processes side by side")
-    parser.add_argument("--record", type=Path, help="a file that keeps each seed's result; a later run goes on with it")
+    parser.add_argument("--seconds", type=float, default=0, help="start no further seed after this many seconds")
+    parser.add_argument("--size", type=_number, default=1000, help="approximate requests per seed")
+    parser.add_argument("--jobs", type=_number, default=1, help="parallel processes")
+    parser.add_argument("--record", type=Path, help="file of results, which a later run continues")
     parser.add_argument("--seed", type=int, help="play only this seed")
-    parser.add_argument("--scenario", metavar="NAME", help="a scenario's file, in place of seeds")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="with --scenario: change it")
-    parser.add_argument("--trace", action="store_true", help="with --seed or --scenario: each event, and log lines")
+    parser.add_argument("--scenario", metavar="NAME", help="a scenario file, instead of seeds")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="with --scenario: change a value"
+    )
+    parser.add_argument("--trace", action="store_true", help="with --seed or --scenario: print events and log lines")
     return parser.parse_args()
 
 

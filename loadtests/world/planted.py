@@ -247,7 +247,7 @@ def hunt(bug: Bug, seeds: range = range(1, MOST_SEEDS + 1), size: int = SIZE) ->
 def main() -> int:
     """Hunt each bug and print the result. Exit status 1 if one was not found."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.world.planted", description="Does the world find bugs?")
-    parser.add_argument("--only", default="", help="those whose name contains this")
+    parser.add_argument("--only", default="", help="only bugs whose name contains this")
     parser.add_argument("--seeds", type=int, default=MOST_SEEDS)
     wanted = parser.parse_args()
     bugs = [bug for bug in BUGS if wanted.only in bug.name]
