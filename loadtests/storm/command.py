@@ -114,12 +114,12 @@ def show(run: Run, console: Console) -> None:
     for name, value in (
         ("run", f"{run.run}, {run.ended}{': ' + run.why if run.why else ''}"),
         ("policies", policy_words(run.policy)),
-        ("workers can do", "unknown" if run.capacity_per_s is None else f"{run.capacity_per_s:g} answers a second"),
+        ("capacity", "unknown" if run.capacity_per_s is None else f"{run.capacity_per_s:g} answers a second"),
         ("sent", f"{run.sent:,}, of which on time {percent(run.on_time_share)}, refused {run.refused:,}"),
-        ("late, failed, left", f"{run.late:,}, {run.failed:,}, {run.gone:,}"),
-        ("latency", f"half {milliseconds(run.p50_ms)}, 95 % {milliseconds(run.p95_ms)}"),
-        ("on time, of what could be", percent(run.goodput_share)),
-        ("worker time in vain", percent(run.wasted_share)),
+        ("late, failed, disconnected", f"{run.late:,}, {run.failed:,}, {run.gone:,}"),
+        ("latency", f"p50 {milliseconds(run.p50_ms)}, p95 {milliseconds(run.p95_ms)}"),
+        ("on time, share of capacity", percent(run.goodput_share)),
+        ("worker time wasted", percent(run.wasted_share)),
     ):
         grid.add_row(Text(name, style="dim"), value)
     console.print(grid)

@@ -137,24 +137,24 @@ def _count(name: str) -> Callable[[Run], str]:
 
 FIGURES: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("When", _when),
-    ("Policies", lambda run: policy_words(run.policy) + (", and changed while it ran" if run.policy_changed else "")),
-    ("Set to", lambda run: ", ".join(f"{name} {value:g}" for name, value in run.sliders.items())),
-    ("Workers can do", _capacity),
+    ("Policies", lambda run: policy_words(run.policy) + (", and changed during the run" if run.policy_changed else "")),
+    ("Settings", lambda run: ", ".join(f"{name} {value:g}" for name, value in run.sliders.items())),
+    ("Capacity of the workers", _capacity),
     ("Requests sent", lambda run: f"{run.sent:,}"),
     ("Answered on time", _count("on_time")),
     ("Answered late", _count("late")),
     ("Refused", _count("refused")),
     ("Failed", _count("failed")),
-    ("Left before an answer", _count("gone")),
-    ("Not sent (the bench's own bounds)", lambda run: f"{run.held_back:,}"),
-    ("People answered on time, of those who asked", lambda run: percent(run.answered_share)),
-    ("Answers on time, of what the workers can do", lambda run: percent(run.goodput_share)),
+    ("Disconnected before an answer", _count("gone")),
+    ("Not sent (the bench's own limits)", lambda run: f"{run.held_back:,}"),
+    ("Clients answered on time, share of all", lambda run: percent(run.answered_share)),
+    ("Answers on time, share of the capacity", lambda run: percent(run.goodput_share)),
     (
-        "Latency of answers: half, 95 %",
+        "Latency of answers: p50, p95",
         lambda run: f"{milliseconds(run.p50_ms)}, {milliseconds(run.p95_ms)}; deadline {run.deadline_ms:.0f} ms",
     ),
     (
-        "Worker time spent in vain",
+        "Worker time wasted",
         lambda run: "unknown" if run.wasted_s is None else f"{run.wasted_s:g} s ({percent(run.wasted_share)})",
     ),
 )
@@ -201,11 +201,11 @@ def _sources(run: Run) -> Chart:
     return _chart("Where passages came from", "answers per second", lines, "", run)
 
 
-LEVELS = {"deadline_ms": "deadline", "capacity_per_s": "what the workers can do at full length"}
+LEVELS = {"deadline_ms": "deadline", "capacity_per_s": "capacity at full length"}
 SENT, REFUSED, ON_TIME = (attrgetter(name) for name in ("sent", "refused", "on_time"))
 PLOTS: tuple[tuple[str, Callable[[Run], Chart]], ...] = (
     (
-        "What is asked, and what becomes of it?",
+        "What happens to the requests?",
         partial(
             _chart, "Requests sent, refused and answered on time, each second", "per second",
             (("sent", SENT, "offered"), ("refused", REFUSED, "refused"), ("on time", ON_TIME, "good")), "",
@@ -219,22 +219,22 @@ PLOTS: tuple[tuple[str, Callable[[Run], Chart]], ...] = (
         ),
     ),
     (
-        "Is the workers' time well spent?",
+        "Is the workers' time used well?",
         partial(
-            _chart, "Answers on time and in vain, each second", "per second",
+            _chart, "Answers on time and wasted, each second", "per second",
             (("on time", ON_TIME, "good"), ("late, failed or left", lambda s: s.late + s.failed + s.gone, "lost")),
             "capacity_per_s",
         ),
     ),
     (
-        "How long is the line?",
+        "How long is the queue?",
         partial(
             _chart, "Requests that wait in the router", "requests",
             (("waiting in the router", attrgetter("waiting"), "offered"),), "",
         ),
     ),
     (
-        "How much was cut from answers?",
+        "How far are answers degraded?",
         partial(_chart, "Degradation level", "level", (("level", attrgetter("level"), "lost"),), ""),
     ),
     ("Where do passages come from?", _sources),
