@@ -9,9 +9,9 @@ from collections import deque
 import msgspec
 
 from loadtests.storm.config import StormSettings
-from loadtests.storm.run import Run, Wish
+from loadtests.storm.run import Run, RunRequest
 from loadtests.storm.scenarios import SCENARIOS, Button
-from loadtests.storm.sliders import MOST_SECONDS, turned
+from loadtests.storm.sliders import MOST_SECONDS, slider_values
 from loadtests.storm.troubles import missing
 from services.contracts.storm import MAX_KEPT_RUNS, ScenarioDescription, StartRun, State, Summary
 from services.contracts.storm import Bounds as BoundsTold
@@ -53,12 +53,12 @@ class StormBench:
         if scenario is None:
             known = ", ".join(SCENARIOS)
             raise BadInput(f"scenario: there are {known}", "scenario", status=404, code="no_such_scenario")
-        values = turned(scenario.sliders, asked.sliders)
+        values = slider_values(scenario.sliders, asked.sliders)
         if self._run is not None:
             raise BadInput("a storm goes on: stop it first", status=409, code="storm_running")
         if why := self._lacking.get(scenario.name, ""):
             raise BadInput(why, status=409, code="storm_unavailable")
-        request = Wish(secrets.token_hex(4), scenario, values, unix_milliseconds())
+        request = RunRequest(secrets.token_hex(4), scenario, values, unix_milliseconds())
         self._stopping = False
         self._run = run = Run(request, self._settings, self._log)
         self._task = asyncio.ensure_future(self._play(run))
@@ -80,7 +80,7 @@ class StormBench:
         try:
             await run.play()
         finally:
-            result = run.told()
+            result = run.result()
             self._kept.appendleft(result)
             self._run = self._task = None
             self._log.info("a storm is over", run=result.run, ended=result.ended, why=result.why, sent=result.sent)
@@ -89,7 +89,7 @@ class StormBench:
         settings = self._settings
         return State(
             running=None if self._run is None else self._run.running(),
-            scenarios=[self._told(scenario) for scenario in SCENARIOS.values()],
+            scenarios=[self._described(scenario) for scenario in SCENARIOS.values()],
             runs=[_summary(run) for run in self._kept],
             bounds=BoundsTold(settings.storm_max_rps, settings.storm_connections, MOST_SECONDS),
         )
@@ -102,7 +102,7 @@ class StormBench:
         message = f"there is no run {id[:32]!r} here: the last {MAX_KEPT_RUNS} are kept, until this process ends"
         raise BadInput(message, "run", status=404, code="no_such_run")
 
-    def _told(self, button: Button) -> ScenarioDescription:
+    def _described(self, button: Button) -> ScenarioDescription:
         why_not = self._lacking.get(button.name, "")
         return ScenarioDescription(
             button.name, button.file.title, button.caption, list(button.file.watch), list(button.sliders),

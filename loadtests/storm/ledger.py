@@ -48,7 +48,7 @@ class Part:
         self.counts: Counter[str] = Counter()
         self.codes: dict[str, Counter[str]] = {REFUSED: Counter(), FAILED: Counter()}
         self.sources: Counter[str] = Counter()
-        self.heard: tuple[int | None, int | None] = (None, None)
+        self.router_state: tuple[int | None, int | None] = (None, None)
         self._latency_s = Sketch(least=5e-4, most=120.0, refresh=0)
 
     def ended(self, row: Row, ending: str, code: str) -> None:
@@ -117,8 +117,8 @@ class Books(Ledger):
         elif ending == HELD_BACK:
             self._count("held_back", row, row.tried_s)
 
-    def heard(self, at_s: float, waiting: int | None, level: int | None) -> None:
-        self._second(at_s).heard = waiting, level
+    def router_state(self, at_s: float, waiting: int | None, level: int | None) -> None:
+        self._second(at_s).router_state = waiting, level
 
     # results
 
@@ -128,7 +128,7 @@ class Books(Ledger):
             self._second(until_s)
         found = []
         for at, part in enumerate(self._seconds):
-            waiting, level = part.heard
+            waiting, level = part.router_state
             found.append(part.fill(Second(s=at, waiting=waiting, level=level, sources=dict(part.sources))))
         return found
 

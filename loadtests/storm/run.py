@@ -66,7 +66,7 @@ class Short(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunRequest:
     """A validated request for a run."""
 
     id: str
@@ -76,7 +76,7 @@ class Wish:
 
 
 class Run:
-    def __init__(self, request: Wish, settings: StormSettings, log: Log) -> None:
+    def __init__(self, request: RunRequest, settings: StormSettings, log: Log) -> None:
         self.request = request
         self.storm: Storm = request.button.storm(request.values)
         self.books = Books()
@@ -99,7 +99,7 @@ class Run:
 
     async def play(self) -> None:
         """Play the whole run. When cancelled, it ends at once as stopped."""
-        watching = asyncio.ensure_future(Watching(self._settings.storm_router_url, self._hear).watch())
+        watching = asyncio.ensure_future(Watching(self._settings.storm_router_url, self._on_frame).watch())
         try:
             await self._play()
             self._ended = "done"
@@ -179,9 +179,9 @@ class Run:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _hear(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         self._frame = frame
-        self.books.heard(self._now_s, frame.waiting.requests, frame.level)
+        self.books.router_state(self._now_s, frame.waiting.requests, frame.level)
         if frame.policy is not None and (not self._policies or self._policies[-1] != frame.policy):
             del self._policies[1:]  # keep the first and the last
             self._policies.append(frame.policy)
@@ -205,7 +205,7 @@ class Run:
             )
         )
 
-    def told(self) -> RunTold:
+    def result(self) -> RunTold:
         books = self.books
         asked, answered = books.people
         could = (self._capacity_per_s or 0.0) * self._storm_s

@@ -47,7 +47,7 @@ def slider(turn: Turn) -> Slider:
     return Slider(turn.name, turn.title, turn.low, turn.high, step, turn.default, "x capacity")
 
 
-def turned(sliders: Sequence[Slider], values: Mapping[str, float]) -> dict[str, float]:
+def slider_values(sliders: Sequence[Slider], values: Mapping[str, float]) -> dict[str, float]:
     """Every slider's value: the given or the default one. Raises BadInput for an unknown name or value."""
     known = {slider.name: slider for slider in sliders}
     for name, value in values.items():

@@ -58,9 +58,9 @@ _frame = msgspec.json.Decoder(Frame).decode
 class Watching:
     """One console viewer while `watch` runs."""
 
-    def __init__(self, router_url: str, heard: Callable[[Frame], None]) -> None:
+    def __init__(self, router_url: str, on_frame: Callable[[Frame], None]) -> None:
         self._pool = Pool(router_url, max_connections=2)
-        self._heard = heard
+        self._on_frame = on_frame
 
     async def watch(self) -> None:
         """Read frames until cancelled; retry while the router is unreachable or has no console."""
@@ -87,7 +87,7 @@ class Watching:
                 return
             newest = next((event for event in reversed(events) if event.startswith(b"event: frame\n")), None)
             if newest is not None:
-                self._heard(_frame(newest.partition(b"\ndata: ")[2]))
+                self._on_frame(_frame(newest.partition(b"\ndata: ")[2]))
 
 
 async def counters(

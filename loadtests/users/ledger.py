@@ -62,7 +62,7 @@ class Ledger:
         if row.kind != ANSWERED:
             self._unanswered_s[second] = max(began_s, self._unanswered_s.get(second, 0.0))
 
-    def heard(self, stage: str, group: str, took_ms: float) -> None:
+    def first_token(self, stage: str, group: str, took_ms: float) -> None:
         """Record a stream's time to the first token."""
         self._first_ms[stage, group][_two_digits(took_ms)] += 1
 

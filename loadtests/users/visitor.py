@@ -109,15 +109,15 @@ class Visitor(FastHttpUser):
         assert source is not None, "a status came from somewhere"
         while line := source.readline(b"\n"):  # the only call that returns at a line rather than a full block
             if answer.body(bytes(line)):
-                self._heard(began)
+                self._first_token(began)
             if perf_counter() - began > self.limit_s:
                 source.release()  # closes an unfinished answer
                 return self._nothing(self.limit_s * 1000)
         return judge(answer, self.surface)
 
-    def _heard(self, began: float) -> None:
+    def _first_token(self, began: float) -> None:
         took_ms = _milliseconds_since(began)
-        self.run_data.ledger.heard(self.run_data.stage_name(began), self.group.name, took_ms)
+        self.run_data.ledger.first_token(self.run_data.stage_name(began), self.group.name, took_ms)
         self.environment.events.request.fire(
             request_type="SSE", name=f"{self.entry}: first token", response_time=took_ms, response_length=0,
             exception=None, context={},
