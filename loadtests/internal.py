@@ -1,7 +1,7 @@
-"""The token that a stack's own services ask for (INTERNAL_TOKEN), as a tool of the same user finds it.
+"""The token that internal routes of a stack require (INTERNAL_TOKEN), for tools of the same user.
 
-In order: INTERNAL_TOKEN, the file that INTERNAL_TOKEN_FILE names, and `internal-token` in DATA_DIR, which `weir up`
-writes while it runs. A stand of its own asks for none, and does not mind one.
+Sources in order: INTERNAL_TOKEN, the file named by INTERNAL_TOKEN_FILE, and `internal-token` in DATA_DIR, which `weir
+up` writes while it runs. A test stand requires no token and ignores one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_BYTES = 4096
 
 
 def headers(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The header that shows the token; none where no token is known."""
+    """The authorization header; empty if no token is found."""
     token = environment.get("INTERNAL_TOKEN", "") or _read(environment)
     return {"authorization": f"Bearer {token}"} if token and token != NONE else {}
 

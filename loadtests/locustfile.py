@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # one package for Locust as for the tests
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # one package for Locust and the tests
 
 from loadtests.users.playing import Anybody, Scenarios
 

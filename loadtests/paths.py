@@ -1,4 +1,4 @@
-"""Where the project lies, and where results are published."""
+"""The repository root and the folder of published results."""
 
 from __future__ import annotations
 

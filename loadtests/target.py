@@ -1,4 +1,4 @@
-"""Where load may go: this machine, or the router of the compose network. Elsewhere only where that is asked for."""
+"""Which hosts may be loaded: this machine and the compose network's router; others need `--beyond-this-machine`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BEYOND = "--beyond-this-machine"
 
 
 def refusal(host: str | None, *, beyond: bool = False) -> str:
-    """Why this host must not be loaded; empty if it may be. `beyond`: the user has asked for other machines, too."""
+    """Why this host must not be loaded; empty if it may be. `beyond` permits other machines."""
     parts = urlsplit(host or "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"{host!r} is not an http:// address"

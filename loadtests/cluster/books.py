@@ -1,7 +1,7 @@
-"""The router's books against the client's: every try that was made, counted once on either side, under one name.
+"""Compare the router's request counters with the client's: every try counted once on either side, by outcome.
 
-Read off the router's metrics before and after a load. Tries that the client itself gave up, or that failed on the way,
-have no name of their own at the router, so only a load without any can be expected to agree to the last one.
+The router's metrics are read before and after a load. Tries that the client gave up, or that failed on the way, have no
+name of their own at the router, so only a load without any must agree exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = {ON_TIME: "served", LATE: "served", GAVE_UP: "client_gone"}
 
 
 def of_router(metrics: str, tenants: Collection[str] = ()) -> Counter[str]:
-    """Requests by outcome: of these tenants together, or of all. Raises ValueError for what is no metric."""
+    """Requests by outcome, of these tenants or of all. Raises ValueError for an invalid metric."""
     return by_label(metrics, "weir_requests_total", "outcome", [f'tenant="{name}"' for name in tenants])
 
 
@@ -30,18 +30,18 @@ def of_client(tries: Mapping[str, int]) -> Counter[str]:
 
 
 def differences(before: Counter[str], after: Counter[str], client: Counter[str]) -> dict[str, int]:
-    """By outcome, how many more the router counted than the client; nothing where they agree."""
+    """By outcome, how many more the router counted than the client; empty if they agree."""
     found = {name: after[name] - before[name] - client[name] for name in sorted({*before, *after, *client})}
     return {name: difference for name, difference in found.items() if difference}
 
 
 def total(metrics: str, name: str, having: str = "") -> float:
-    """A metric, in Prometheus' text format, added up over the series whose labels have this."""
+    """The sum of a metric in Prometheus' text format, over the series whose labels contain `having`."""
     return sum(float(value) for each, labels, value in _SAMPLE.findall(metrics) if each == name and having in labels)
 
 
 def by_label(metrics: str, name: str, label: str, having: Collection[str] = ()) -> Counter[str]:
-    """A counter by the values of one of its labels, added up over the series that have one of these, or over all."""
+    """A counter by the values of one label, over the series that contain one of `having`, or over all."""
     counted: Counter[str] = Counter()
     for each, labels, value in _SAMPLE.findall(metrics):
         found = re.search(rf'\b{label}="([^"]*)"', labels) if each == name else None

@@ -1,10 +1,8 @@
-"""What the fake PostgreSQL holds: each tenant's documents, their chunks, and what models made of them.
+"""The contents of the fake PostgreSQL: each tenant's documents, chunks and vectors.
 
-A tenant's corpus never changes: a change is another corpus, which takes the place of the one before when its
-transaction commits. So a reader sees one or the other, and a transaction that fails leaves nothing behind.
-
-A search is exact, by the cosine distance of numbers of half precision, as the database keeps them; by words and by
-reciprocal rank it does what `words.sql` and `nearest.py` say. A graph that misses nothing is all the graph there is.
+A corpus is immutable: a commit replaces it. So a reader sees one version, and a failed transaction leaves nothing.
+Search is exact, by cosine distance of half-precision numbers, as in the database. Words and reciprocal rank follow
+`words.sql` and `nearest.py`. The graph index is this exact search.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from loadtests.cluster.words import TOO_COMMON, asked_words, words_of
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import RRF_K
 
-Place = tuple[str, int]  # a document and the number of a chunk in it
+Place = tuple[str, int]  # document and chunk number
 Scored = dict[Place, float]
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document: a text for each chunk, and by model the vectors of those chunks that the model has embedded."""
+    """One document: the text of each chunk, and by model the vectors of its embedded chunks."""
 
     root: str
     title: str
@@ -52,7 +50,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """One tenant's documents by id. `version` grows with every change; `before` is what it was before the last one."""
+    """One tenant's documents by id. `version` grows with every change; `before` is the previous one."""
 
     version: int
     before: int = 0
@@ -68,7 +66,7 @@ class Corpus:
 
     @cached_property
     def embedded(self) -> Mapping[str, int]:
-        """How many chunks each model has embedded; none of 0."""
+        """Embedded chunks by model, without zeros."""
         counted: dict[str, int] = {}
         for document in self.documents.values():
             for model, made in document.vectors.items():
@@ -81,7 +79,6 @@ class Corpus:
 
     @cached_property
     def _places_of(self) -> Mapping[str, list[Place]]:
-        """Which chunks have a word."""
         found: dict[str, list[Place]] = {}
         for doc_id, document in self.documents.items():
             for ordinal, words in document.words.items():
@@ -90,7 +87,7 @@ class Corpus:
         return found
 
     def nearest(self, vector: Any, model: str, most: int) -> list[tuple[Place, float]]:
-        """The nearest chunks that this model has embedded and their distances, by distance, then in order."""
+        """The nearest chunks embedded by this model with their distances, ordered by distance and place."""
         if model not in self._matrices:
             self._matrices[model] = self._matrix(model)
         places, matrix = self._matrices[model]
@@ -108,7 +105,7 @@ class Corpus:
         return places, np.stack([made[place] for place in places]) if places else np.empty((0, 0), np.float32)
 
     def worded(self, query: str, most: int) -> list[tuple[Place, float]]:
-        """The chunks that share the rarest words with the query, and their weight, best first."""
+        """The chunks that share the rarest words with the query and their weights, best first."""
         scores: Scored = {}
         for word in asked_words(query):
             having = self._places_of.get(word, [])
@@ -119,7 +116,7 @@ class Corpus:
         return sorted(scores.items(), key=lambda each: (-each[1], each[0]))[: max(0, most)]
 
     def row(self, place: Place, distance: float) -> dict[str, object]:
-        """A passage as a search gives it."""
+        """A passage in the form of a search result."""
         doc_id, ordinal = place
         document = self.documents[doc_id]
         return {
@@ -131,12 +128,11 @@ class Corpus:
         }
 
     def search(self, vector: Any, most: int, model: str) -> list[dict[str, object]]:
-        """By meaning alone."""
         found = self.nearest(vector, model, most)
         return [{**self.row(place, distance), "corpus_version": self.version} for place, distance in found]
 
     def search_with_words(self, vector: Any, depth: int, model: str, query: str, top_k: int) -> list[dict[str, object]]:
-        """By meaning and by words, up to `depth` of either, and the `top_k` best by reciprocal rank."""
+        """Search by vectors and words, up to `depth` each; the `top_k` best by reciprocal rank."""
         near = {place: number for number, (place, _) in enumerate(self.nearest(vector, model, depth), start=1)}
         worded = {place: number for number, (place, _) in enumerate(self.worded(query, depth), start=1)}
 
@@ -154,7 +150,7 @@ class Corpus:
 
 
 def halved(vector: Any) -> Floats:
-    """A vector as the database keeps it: of half precision. Here it is widened again, which loses nothing."""
+    """A vector in the database's half precision, widened again without loss."""
     numbers: Floats = np.asarray(vector, dtype=np.float32).astype(np.float16).astype(np.float32)
     return numbers
 
@@ -162,7 +158,7 @@ def halved(vector: Any) -> Floats:
 def document(
     texts: Sequence[str], vectors: Sequence[Any], *, model: str, title: str = "t", version: int = 1, root: str = "r"
 ) -> Document:
-    """A document with all of its chunks embedded, for a corpus that is put in directly."""
+    """A document with all chunks embedded, for direct insertion."""
     made = {ordinal: halved(vector) for ordinal, vector in enumerate(vectors)}
     return Document(root, title, "digest", version, dict(enumerate(texts)), {model: made})
 
@@ -183,5 +179,5 @@ def _distance(made: Floats, vector: Any) -> float:
 
 
 def _last(distance: float) -> tuple[bool, float]:
-    """What is no number comes after all numbers."""
+    """Sorts NaN after all numbers."""
     return (True, 0.0) if math.isnan(distance) else (False, distance)

@@ -1,6 +1,6 @@
-"""Who used the processor during a load: the router, the workers, this client, and whoever else is on the machine.
+"""Processor use during a load: the router, the workers, this client and other programs, from /proc.
 
-A figure that a neighbour has spoiled should say so. Read from /proc; elsewhere all is 0 and says nothing.
+A disturbed measurement must say so. Without /proc everything is 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UTIME, STIME = 11, 12  # after the command's closing parenthesis, in /proc/PID/s
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Processor seconds, and the seconds of the wall."""
+    """Processor seconds and wall seconds."""
 
     wall_s: float = 0.0
     machine_s: float = 0.0
@@ -39,34 +39,34 @@ class Cpu:
 
     @property
     def others(self) -> float:
-        """Share of the whole machine that went to programs which are none of ours."""
+        """Share of the whole machine that other programs used."""
         ours = self.router_s + self.workers_s + self.client_s
         return max(0.0, self.machine_s - ours) / (self.wall_s * (os.cpu_count() or 1)) if self.wall_s else 0.0
 
 
 def read(stand: Stand) -> Cpu:
-    """Everything so far."""
+    """Totals so far."""
     router = _of(stand.router.process.pid) if stand.router is not None else 0.0
     workers = sum(_of(worker.process.pid) for worker in stand.workers)
     return Cpu(perf_counter(), _machine(), router, workers, process_time())
 
 
 async def busy_now(seconds: float = 1.0) -> float:
-    """Share of the machine that is used while we use none."""
+    """Share of the machine in use while this process waits."""
     began, used = perf_counter(), _machine()
     await asyncio.sleep(seconds)
     return (_machine() - used) / ((perf_counter() - began) * (os.cpu_count() or 1))
 
 
 async def calm(within_s: float) -> None:
-    """Wait for a moment in which others use little of the machine, but not for ever."""
+    """Wait up to `within_s` until others use little of the machine."""
     until = perf_counter() + within_s
     while await busy_now(2.0) >= TOO_BUSY and perf_counter() < until:
         continue
 
 
 async def warning() -> str:
-    """What to say before measuring on a machine that has other things to do; empty if it has not."""
+    """The warning before measuring on a busy machine; empty on an idle one."""
     busy = await busy_now()
     if busy < TOO_BUSY:
         return ""

@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL or Valkey that runs while a block does, in a folder of its own that goes with it."""
+"""An embedded PostgreSQL or Valkey for the duration of a block, in a temporary folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model that computes at once and always the same: each word of a text is a direction of its own, by its digest.
+"""A deterministic embedding model: each word of a text adds a direction derived from its digest.
 
-Texts that share words are near each other, and texts that share none are far apart: enough for a search to find what
-was meant. `takes_s` is how long a pass takes on the loop's clock; `fails` has every pass fail.
+Texts with common words are near each other. `takes_s` is a pass's time on the loop's clock; `fails` makes every pass
+fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME, FINGERPRINT, TOKENIZER = "words", "words-1", "words"
 
 
 class WordEmbedder:
-    """A `Model`, as `QueuedEmbedder` takes one. `passes` have been computed since it was loaded."""
+    """A `Model` for `QueuedEmbedder`. `passes` counts the successful passes."""
 
     def __init__(self, *, takes_s: float = 0.002) -> None:
         self.takes_s = takes_s
@@ -31,7 +31,7 @@ class WordEmbedder:
         return ModelHello(NAME, FINGERPRINT, tokenizer=TOKENIZER)
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
-        """A unit vector and a number of tokens for each. Raises ModelFailed."""
+        """A unit vector and a token count for each text. Raises ModelFailed."""
         await asyncio.sleep(self.takes_s)
         if self.fails:
             raise ModelFailed("as it was told to")
@@ -43,7 +43,7 @@ class WordEmbedder:
 
 
 def vector_of(text: str) -> Floats:
-    """The sum of its words' directions, of length 1; a text without words has a direction as well."""
+    """The normalized sum of the words' directions; a text without words has a direction too."""
     vector = np.zeros(DIMENSIONS, np.float32)
     for word in sorted(words_of(text)) or [""]:
         vector += _direction(word)

@@ -1,4 +1,4 @@
-"""The keys of the fake Valkey: values that end by themselves, and the script that the cache runs over them."""
+"""The keys of the fake Valkey with their expiry, and the script that the cache runs on them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ FULLER_SHA = hashlib.sha1(UNLESS_FULLER.encode(), usedforsecurity=False).hexdige
 
 @dataclass(slots=True)
 class Held:
-    """What is kept under a key: bytes, or a list of them; and when it ends on the loop's clock, if it does."""
+    """A value (bytes or a list of bytes) and its expiry on the loop's clock, if any."""
 
     value: bytes | list[bytes]
     ends: float | None = None
 
 
 class Keyspace:
-    """One database. `clock` is in seconds. Memory has no bound: nothing is evicted."""
+    """One database. `clock` is in seconds. Memory is unbounded: nothing is evicted."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.scripts: set[str] = set()
         self._clock = clock
-        self._held: dict[bytes, Held] = {}  # the least recently used first
+        self._held: dict[bytes, Held] = {}  # least recently used first
 
     def flush(self) -> None:
-        """All keys are lost; scripts stay."""
+        """Remove all keys; scripts stay."""
         self._held.clear()
 
     def forget(self) -> None:
-        """The process has ended: keys and scripts are lost."""
+        """The process ended: remove keys and scripts."""
         self.flush()
         self.scripts.clear()
 
     def find(self, key: bytes, *, ended_too: bool = False) -> Held | None:
-        """What is kept under this key; `ended_too`: even if its time is over, as long as nobody has noticed."""
+        """The value of a key. `ended_too` includes an expired value that has not been removed yet."""
         held = self._held.pop(key, None)
         if held is None or (held.ends is not None and held.ends <= self._clock() and not ended_too):
             return None
@@ -49,26 +49,26 @@ class Keyspace:
         return held
 
     def keep(self, key: bytes, value: bytes | list[bytes], life_ms: int | None = None) -> None:
-        """In the place of whatever was there; for so long, or without an end."""
+        """Set a key for `life_ms`, or without expiry."""
         self._held.pop(key, None)
         self._held[key] = Held(value, None if life_ms is None else self._clock() + life_ms / 1000)
 
     def expire(self, key: bytes, life_ms: int) -> bool:
-        """From now on it lives so long. False: there is no such key."""
+        """Set the expiry. False if the key does not exist."""
         held = self.find(key)
         if held is not None:
             held.ends = self._clock() + life_ms / 1000
         return held is not None
 
     def left_ms(self, key: bytes) -> int:
-        """What is left of a key's life: -1 for one without an end, -2 for none."""
+        """The remaining life in ms: -1 without expiry, -2 without a key."""
         held = self.find(key)
         if held is None:
             return NO_KEY
         return NO_END if held.ends is None else max(0, round((held.ends - self._clock()) * 1000))
 
     def another(self, key: bytes) -> bytes | None:
-        """The value of the other key that was used last."""
+        """The value of another key, the most recently used one."""
         for other in reversed(self._held):
             value = self._held[other].value
             if other != key and isinstance(value, bytes):
@@ -78,11 +78,11 @@ class Keyspace:
     def unless_fuller(
         self, key: bytes, value: bytes, life_ms: bytes, version: bytes, effort: bytes, share: bytes
     ) -> int:
-        """What `UNLESS_FULLER` says in Lua: keep it, unless something fresh is there that took more effort."""
+        """`UNLESS_FULLER` in Python: store, unless a fresh entry took more effort."""
         try:
             there = self._is_fuller(key, float(version), float(effort), float(share))
         except (msgspec.DecodeError, TypeError, LookupError, ValueError):
-            there = False  # no entry of ours: Lua's pcall has caught it
+            there = False  # not one of our entries: Lua's pcall catches it
         if there:
             return 0
         self.keep(key, value, int(life_ms))

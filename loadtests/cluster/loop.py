@@ -1,4 +1,5 @@
-"""Event loops on a virtual clock: one for each simulated process, all of them driven by one `Simulation`.
+"""Event loops on a virtual clock: one per simulated process, all driven by one `Simulation`. See
+docs/architecture/world.md.
 
     with asyncio.Runner(loop_factory=SimLoop) as runner:      # one process, for a test: or `run(main())`
         runner.run(main())
@@ -7,15 +8,8 @@
     router = SimLoop(simulation, "router", "10.0.0.1")
     SimLoop(simulation, "lab", "10.0.0.100").run_until_complete(main())
 
-A loop is what a process sees of the world: its clock, its timers, its sockets (see `network`). The code that runs on it
-is not told. Computing takes no time. When nothing is ready the clock moves to the next event, so an hour of traffic
-takes what its callbacks take.
-
-The order of events is decided by the seed alone. Loops that are ready at the same instant run in a random order that is
-drawn from the seed. What happens is digested (`Simulation.digest`), so two runs can be compared by one line.
-
-A loop can be frozen (SIGSTOP, a stalled host), killed (SIGKILL: nothing of it runs again, no `finally`, and the kernel
-closes its sockets), and its clock can jump. This follows FoundationDB's simulation and TigerBeetle's VOPR.
+Computing takes no virtual time. When nothing is ready, the clock moves to the next event. The seed alone determines the
+order: loops that are ready at the same instant run in a seeded random order. `Simulation.digest` covers all events.
 """
 
 from __future__ import annotations
@@ -38,38 +32,38 @@ from loadtests.cluster.network import Address, Listening, Network, SimServer
 T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000.0
-"""The wall clock when a simulation begins, in seconds: the same in every run."""
+"""The wall clock's offset in seconds: the same in every run."""
 BEGINS_S = 1000.0
-"""What a monotonic clock says when a simulation begins: no process ever sees a clock at 0."""
+"""The monotonic clock at the start, in seconds; never 0."""
 RESOLUTION_S = 1e-9
-MOST_CANCELLED = 100  # timers that were cancelled and still lie in the heap, before it is cleared of them
+MOST_CANCELLED = 100  # cancelled timers in the heap before it is cleaned
 
 
 class Deadlock(RuntimeError):
-    """Every task waits and no timer is set: nothing can ever happen again."""
+    """Every task waits and no timer is set."""
 
 
 class Simulation:
-    """The clock, the events to come, and the loops. `rng` decides whatever is left to chance."""
+    """The clock, the future events and the loops. `rng` makes all random choices."""
 
     def __init__(self, seed: int | str = 0) -> None:
         self.rng = Random(f"simulation {seed}")
         self.now = BEGINS_S
         self.loops: list[SimLoop] = []
         self.network = Network(self)
-        self.watch: Callable[[str, str, str], None] | None = None  # is told (who, what, detail) of each event
+        self.watch: Callable[[str, str, str], None] | None = None  # called with (who, what, detail) of each event
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
-        self.runnable: list[SimLoop] = []  # loops that have something to run
+        self.runnable: list[SimLoop] = []  # loops with callbacks to run
         self._digest = blake2b(digest_size=16)
 
     def at(self, when: float, action: Callable[..., object], *arguments: Any) -> None:
-        """Call `action` at that time (seconds of the simulation), in no loop's context."""
+        """Call `action` at `when` (seconds of the simulation), in no loop's context."""
         self._count += 1
         heapq.heappush(self._events, (when, self._count, action, arguments))
 
     def note(self, who: str, what: str, detail: str = "", data: bytes = b"") -> None:
-        """Something happened: it becomes part of the digest, and of the trace if one is written."""
+        """Add an event to the digest and the trace."""
         self._digest.update(b"%r %b %b %b" % (self.now, who.encode(), what.encode(), detail.encode()))
         if data:
             self._digest.update(data)
@@ -78,11 +72,11 @@ class Simulation:
 
     @property
     def digest(self) -> str:
-        """Of all that has happened so far: hexadecimal, 128 bits."""
+        """128 bits of all events so far, in hexadecimal."""
         return self._digest.hexdigest()
 
     def turn(self) -> None:
-        """Let one loop run what is ready, or move the clock to the next event. Raises Deadlock."""
+        """Run one ready loop, or move the clock to the next event. Raises Deadlock."""
         if runnable := self.runnable:
             count = len(runnable)
             loop = runnable.pop(self.rng.randrange(count) if count > 1 else 0)
@@ -96,26 +90,24 @@ class Simulation:
         action(*arguments)
 
     def forget(self, loop: SimLoop) -> None:
-        """That loop does not run for now, whatever is ready in it."""
         if loop in self.runnable:
             self.runnable.remove(loop)
 
     def ended(self, loop: SimLoop) -> None:
-        """That process has ended: the kernel closes what it had open."""
+        """Remove an ended process and close its sockets."""
         self.forget(loop)
         if loop in self.loops:
             self.loops.remove(loop)
         self.network.close_all(loop)
 
     def close(self) -> None:
-        """Free everything; what still waits in a loop is thrown away."""
         for loop in list(self.loops):
             loop.kill()
         self._events.clear()
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The event loop of one process: its name in traces, its address in the network. By default, of the only one."""
+    """The event loop of one process. `name` appears in traces, `address` in the network."""
 
     def __init__(self, simulation: Simulation | None = None, name: str = "process", address: str = "127.0.0.1") -> None:
         super().__init__()
@@ -124,8 +116,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.name = name
         self.network = self.simulation.network
         self.host = self.network.host(address, name)
-        self.ahead_s = 0.0  # what this process's clocks say beyond the simulation's
-        self.wall_ahead_s = 0.0  # and its wall clock alone
+        self.ahead_s = 0.0  # this process's clocks beyond the simulation's
+        self.wall_ahead_s = 0.0  # its wall clock alone
         self.frozen = False
         self.killed = False
         self.after_turn: Callable[[], None] | None = None
@@ -137,15 +129,15 @@ class SimLoop(asyncio.BaseEventLoop):
     # Clocks
 
     def time(self) -> float:
-        """Seconds, monotonic, of this process."""
+        """This process's monotonic clock in seconds."""
         return self.simulation.now + self.ahead_s
 
     def unix_time(self) -> float:
-        """Seconds since the epoch, as this process's wall clock has them."""
+        """Seconds since the epoch on this process's wall clock."""
         return EPOCH_S + self.simulation.now + self.ahead_s + self.wall_ahead_s
 
     def jump(self, seconds: float) -> None:
-        """Put this process's clock forward, as after a suspended machine: whatever was due meanwhile is late."""
+        """Move this process's clock forward, as after a suspended machine; timers due meanwhile are late."""
         assert seconds >= 0, f"a monotonic clock does not go back: {seconds}"
         self.ahead_s += seconds
         self._look_at_timers()
@@ -158,7 +150,7 @@ class SimLoop(asyncio.BaseEventLoop):
         handle = asyncio.Handle(callback, args, self, context)
         if self._closed:
             if self.killed:
-                return handle  # of a process that is no more
+                return handle  # of a killed process
             self._check_closed()
         self._ready.append(handle)
         if not self._marked:
@@ -192,7 +184,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.simulation.runnable.append(self)
 
     def run_turn(self) -> None:
-        """Run what is ready now, and not what that makes ready. Then say when the next timer is due."""
+        """Run what is ready now, but not what becomes ready meanwhile. Then schedule the next timer."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
         self._in_turn = True
@@ -218,7 +210,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._look_at_timers()
 
     def _collect_timers(self) -> None:
-        """Move what is due to what is ready."""
+        """Move due timers to the ready queue."""
         scheduled = self._scheduled
         until = self.simulation.now + self.ahead_s + RESOLUTION_S
         if self._timer_cancelled_count > MOST_CANCELLED and self._timer_cancelled_count * 2 > len(scheduled):
@@ -236,7 +228,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._ready.append(timer)
 
     def _look_at_timers(self) -> None:
-        """Be woken when the first timer is due."""
+        """Schedule a wake-up at the first timer."""
         scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
@@ -255,34 +247,33 @@ class SimLoop(asyncio.BaseEventLoop):
             self._mark()
 
     def timers(self) -> list[asyncio.TimerHandle]:
-        """Those that are set."""
         return [timer for timer in self._scheduled if not timer.cancelled()]
 
-    # What can happen to a process
+    # Faults
 
     def freeze(self) -> None:
-        """Run nothing from now on (SIGSTOP). The kernel goes on accepting connections and taking bytes for it."""
+        """Run nothing (SIGSTOP). The kernel still accepts connections and receives bytes."""
         if not self.frozen:
             self.frozen = True
             self.simulation.forget(self)
 
     def thaw(self) -> None:
-        """Run again; whatever was due meanwhile is late."""
+        """Run again; timers due meanwhile are late."""
         if self.frozen and not self.killed:
             self.frozen, self._marked = False, True
             self.simulation.runnable.append(self)
 
     def kill(self) -> None:
-        """End it as SIGKILL does: nothing of it runs again, and the kernel closes its sockets."""
+        """End it like SIGKILL: nothing runs again, and the kernel closes its sockets."""
         if self._closed:
             return
         self.killed = self._closed = True
-        self.set_exception_handler(lambda *_: None)  # an answer that comes after its end is no error of a task's
+        self.set_exception_handler(lambda *_: None)  # answers after its end are not errors
         self.simulation.ended(self)
         self._bury()
 
     def _bury(self) -> None:
-        """Free the memory. Coroutines are closed: whatever their `finally` blocks do reaches nothing any more."""
+        """Free the memory. Closed coroutines run `finally` blocks without effect."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -326,7 +317,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().close()
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Threads are another clock: the function is called in the next turn of this loop instead."""
+        """Threads have another clock: call the function in the next turn instead."""
         future: asyncio.Future[T] = self.create_future()
 
         def call() -> None:
@@ -357,7 +348,7 @@ class SimLoop(asyncio.BaseEventLoop):
         local = options.get("local_addr")
         return await self.network.connect(self, protocol_factory, host, port, local[0] if local else self.host.address)
 
-    async def create_server(  # the Server is ours
+    async def create_server(  # returns our own Server
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str | None = None,
@@ -368,7 +359,7 @@ class SimLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **options: Any,
     ) -> SimServer:
-        """As asyncio's; `sock` is what `bind` returned."""
+        """As asyncio's; `sock` is a result of `bind`."""
         if sock is None:
             sock = self.network.bind(self, host or "0.0.0.0", port or 0)
         if not isinstance(sock, Listening):
@@ -376,7 +367,9 @@ class SimLoop(asyncio.BaseEventLoop):
         return sock.serve(self, protocol_factory, backlog)
 
     def bind(self, host: str, port: int, variable: str = "a port") -> Listening:
-        """A listening socket in this network, for `services.runtime.serve.running`. Raises OSError if it is taken."""
+        """A listening socket in this network, for `services.runtime.serve.running`. Raises OSError if the port is
+        taken.
+        """
         return self.network.bind(self, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
@@ -386,7 +379,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return sockaddr[0], str(sockaddr[1])
 
     def _write_to_self(self) -> None:
-        """There is no other thread to be woken by."""
+        """There are no other threads."""
 
     def __repr__(self) -> str:
         state = "killed" if self.killed else "frozen" if self.frozen else "open"

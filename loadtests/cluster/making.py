@@ -1,4 +1,4 @@
-"""A stack on paper: where each part listens, with which settings, and which other parts it is told of."""
+"""A stack's parts: their ports, settings and addresses of one another."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a stack consists of. `wires`: one that can fail before each part. `stores`: with retrieval and its stores.
+    """The contents of a stack. `wires`: a fault proxy before each part. `stores`: retrieval and its stores.
 
-    `evil`: kinds of evil workers, which are known to the router and have yet to be started.
+    `evil`: kinds of byzantine workers that the router knows but that are not started.
     """
 
     workers: int = 3
@@ -49,7 +49,7 @@ class Shape:
 
 
 class Making:
-    """Makes each part once. The stores come first: their addresses hold passwords that there are only afterwards."""
+    """Makes each part once. Stores come first: their addresses contain passwords generated at their start."""
 
     def __init__(self, folder: Path, ports: Iterator[int], shape: Shape) -> None:
         self.wires: dict[str, Wire] = {}
@@ -58,7 +58,7 @@ class Making:
         self._shape = shape
 
     def stores(self) -> list[Store]:
-        """PostgreSQL and Valkey; none where there are to be none."""
+        """PostgreSQL and Valkey, or none."""
         if not self._shape.stores:
             return []
         folder, ports = self._folder, self._ports
@@ -75,7 +75,7 @@ class Making:
         return [self._service(name, "worker", {**settings, "WORKER_NAME": name}) for name in names]
 
     def evil(self) -> list[Server]:
-        """Workers that answer half of what they are asked with a trick."""
+        """Workers that answer half of their requests with a trick."""
         found = []
         for kind in self._shape.evil:
             port = next(self._ports)
@@ -88,7 +88,7 @@ class Making:
         return self._service("retrieval", "retrieval", {**settings, "POSTGRES_URL": urls[0], "REDIS_URL": urls[1]})
 
     def router(self, workers: Sequence[Server], evil: Sequence[Server], retrieval: Server | None) -> Server:
-        """The router, with the wires from it to the others, and one from the clients to it."""
+        """The router, with wires to its peers and from the clients."""
         entries = [_entry(one.process.name, self._wire(one.process.name, one.url)) for one in workers]
         entries += [_entry(one.process.name, one.url) for one in evil]
         retrieval_url = NO_RETRIEVAL if retrieval is None else self._wire("retrieval", retrieval.url)
@@ -98,7 +98,7 @@ class Making:
         return router
 
     def router_before(self, entries: Sequence[Mapping[str, object]], settings: Mapping[str, str]) -> Server:
-        """A router with these entries in its file of workers, and the tenants."""
+        """A router with these workers and the tenants."""
         workers, tenants = self._folder / "workers.yaml", self._folder / "tenants.yaml"
         workers.write_text(json.dumps({"workers": list(entries)}), encoding="utf-8")  # JSON is YAML
         tenants.write_text(tenants_yaml([CHAT, ASK]), encoding="utf-8")
@@ -106,7 +106,7 @@ class Making:
         return self._service("router", "router", {**peers, **settings})
 
     def server(self, name: str, command: Sequence[str], port: int, settings: Mapping[str, str] = NO_SETTINGS) -> Server:
-        """Any process that listens there."""
+        """A process with a listening port."""
         process = Process(name, command, {"PYTHONPATH": str(ROOT), **settings}, self._folder)
         return Server(process, f"http://{HOST}:{port}")
 
@@ -115,7 +115,7 @@ class Making:
         return service(name, f"services.{kind}", kind, ports, settings, self._folder)
 
     def _wire(self, name: str, url: str) -> str:
-        """The same address by way of a new wire, if there are to be any."""
+        """The address of a new wire before `url`, if the stack has wires."""
         if not self._shape.wires:
             return url
         port = urlsplit(url).port or 0
@@ -124,7 +124,6 @@ class Making:
 
 
 def _entry(name: str, url: str) -> dict[str, object]:
-    """A line of the router's file of workers."""
     if name == "evil-openai":
         return {"name": name, "kind": "openai", "url": f"{url}/v1", "slots": EVIL_SLOTS, "models": [MODEL]}
     return {"name": name, "kind": "weir", "url": url}

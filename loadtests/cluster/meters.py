@@ -1,4 +1,4 @@
-"""What the workers say of their own time: read off their metrics before and after a load."""
+"""The workers' own time: their metrics before and after a load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.cluster.stand import Server
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Slot time is steps times the sequences in them: mean batch size by the time of all steps. `tokens`: written."""
+    """Slot time: mean batch size times the total time of all steps. `tokens`: generated tokens."""
 
     wasted_s: float = 0.0
     slot_s: float = 0.0
@@ -29,18 +29,18 @@ class Meter:
 
     @property
     def wasted(self) -> float:
-        """Share of the slot time that went into answers nobody got."""
+        """Share of slot time spent on answers that no client received."""
         return self.wasted_s / self.slot_s if self.slot_s > 0 else 0.0
 
 
 async def read(workers: Iterable[Server]) -> Meter:
-    """All workers together. Raises OSError if one does not answer."""
+    """Sum over all workers. Raises OSError if one does not answer."""
     texts = await asyncio.gather(*(asyncio.to_thread(get, worker.metrics_url) for worker in workers))
     return reduce(Meter.__add__, (parse(text.decode()) for text in texts), Meter())
 
 
 def parse(text: str) -> Meter:
-    """One worker's metrics, in Prometheus' text format."""
+    """One worker's metrics from Prometheus' text format."""
     steps = total(text, "weir_worker_batch_size_count")
     mean_batch = total(text, "weir_worker_batch_size_sum") / steps if steps else 0.0
     return Meter(

@@ -1,12 +1,12 @@
-"""A network in memory: TCP as a process sees it, on the simulation's clock.
+"""An in-memory network: TCP as a process sees it, on the simulation's clock.
 
-Hosts have addresses, and a link for each direction between two of them: latency, jitter, and whether it is cut. A
-connection is two transports (`transport.SimTransport`). Bytes arrive in order after the link's latency.
+Hosts have addresses and a directed link between each two: latency, jitter, cut or not. A connection is two transports
+(`transport.SimTransport`). Bytes arrive in order after the link's latency.
 
-What is kept of TCP: the handshake (a host without a listener refuses, a cut link loses the SYN, which is sent again
-after 1, 3 and 7 s), the backlog, a window, end of stream in each direction, resets, and that the kernel accepts and
-buffers for a process that does not run. What a cut link holds back arrives after it has healed, as retransmitted
-segments do. What is not kept: congestion, reordering (TCP hides it), lost segments as such, TLS.
+Simulated: the handshake (refused without a listener; on a cut link the SYN is resent after 1, 3 and 7 s), the backlog,
+a window, half-close, resets, and a kernel that accepts and buffers for a stopped process. Data held by a cut link
+arrives after it heals, like retransmitted segments. Not simulated: congestion, reordering (TCP hides it), lost
+segments, TLS.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 LATENCY_S = 0.000_02
 """One way, within a machine."""
 SYN_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Between the tries of a handshake, as Linux has it: 1, 3, 7, ... seconds after the first."""
+"""Between tries of a handshake, as in Linux: 1, 3, 7, ... seconds after the first."""
 RETRANSMIT_S = 0.2
-"""After a link has healed: at most so long until what was held back is sent again."""
+"""The longest delay of held data after a link heals."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY = ("0.0.0.0", "::", "")
 FIRST_PORT = 40_000
@@ -38,7 +38,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class Link:
-    """One direction between two hosts. Latency and jitter in seconds: a packet takes latency + jitter x [0, 1)."""
+    """One direction between two hosts, in seconds: a packet takes latency + jitter x [0, 1)."""
 
     latency_s: float = LATENCY_S
     jitter_s: float = 0.0
@@ -56,7 +56,7 @@ class Host:
         self._port = FIRST_PORT
 
     def free_port(self) -> int:
-        """One that nothing listens on; never the same twice."""
+        """A port without a listener; never the same twice."""
         self._port += 1
         while self._port in self.listeners:
             self._port += 1
@@ -67,7 +67,7 @@ class Host:
 
 
 class Listening:
-    """A bound socket, as `bind` returns it and `create_server` takes it."""
+    """A bound socket: the result of `bind` and argument of `create_server`."""
 
     family = socket.AF_INET
 
@@ -76,13 +76,12 @@ class Listening:
         self.port = port
         self.loop: SimLoop | None = None
         self.backlog = 0
-        self.waiting = 0  # handshakes that are done, and connections that the process has not taken yet
+        self.waiting = 0  # handshakes and connections that the process has not accepted yet
         self._shown = shown
         self._factory: Callable[[], asyncio.BaseProtocol] | None = None
         host.listeners[port] = self
 
     def serve(self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> SimServer:
-        """Begin to accept, in that loop."""
         self.loop, self._factory, self.backlog = loop, factory, backlog
         return SimServer(self)
 
@@ -91,11 +90,11 @@ class Listening:
         return self.loop is not None and not self.loop.is_closed()
 
     def accept(self, transport: SimTransport) -> None:
-        """In the process: make a protocol for a connection that the kernel has accepted."""
+        """In the process: make a protocol for an accepted connection."""
         self.waiting -= 1
         assert self._factory is not None
         if self.host.listeners.get(self.port) is not self:
-            transport.kernel_abort()  # it waited for a listener that has closed
+            transport.kernel_abort()  # its listener has closed meanwhile
             return
         transport.begin(self._factory())
 
@@ -106,13 +105,12 @@ class Listening:
         return -1
 
     def close(self) -> None:
-        """Accept nothing more."""
         if self.host.listeners.get(self.port) is self:
             del self.host.listeners[self.port]
 
 
 class SimServer(asyncio.AbstractServer):
-    """What `create_server` returns."""
+    """The result of `create_server`."""
 
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
@@ -143,22 +141,22 @@ class SimServer(asyncio.AbstractServer):
         self._listening.close()
 
     async def wait_closed(self) -> None:
-        """Nothing is waited for, as with Python 3.11."""
+        """Returns at once, as in Python 3.11."""
 
 
 class Network:
-    """Hosts, links and connections. Faults are methods: `cut`, `heal`, and what `connections` offer."""
+    """Hosts, links and connections, with faults: `cut`, `heal`, and the methods of `connections`."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.latency_s = LATENCY_S
         self.jitter_s = 0.0
         self.window_bytes = WINDOW_BYTES
-        """Of new connections: less of it, and writers are paused sooner."""
+        """Of new connections: a smaller window pauses writers sooner."""
         self.short_reads = 0.0
-        """The share of reads that return only a part of what has come, cut at a random byte."""
+        """Share of reads that return only a part, cut at a random byte."""
         self.opaque_ports: frozenset[int] = frozenset()
-        """Ports whose bytes are not digested and never cut: a scrape tells of this machine's own memory."""
+        """Ports whose bytes are neither digested nor cut: a scrape depends on this machine's memory."""
         self.connections: dict[SimTransport, None] = {}
         self._hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], Link] = {}
@@ -167,11 +165,10 @@ class Network:
     # Hosts and links
 
     def host(self, address: str, name: str) -> Host:
-        """The machine at that address; processes that share one share its ports."""
+        """The machine at that address; processes on it share its ports."""
         return self._hosts.setdefault(address, Host(address, name))
 
     def link(self, source: Host, target: Host) -> Link:
-        """From the one to the other; made on first use."""
         key = (source.address, target.address)
         found = self._links.get(key)
         if found is None:
@@ -181,11 +178,10 @@ class Network:
         return found
 
     def cut(self, one: Host, other: Host) -> None:
-        """Let nothing through from the one to the other (one way; call it twice for both)."""
         self.link(one, other).cut = True
 
     def heal(self, one: Host, other: Host) -> None:
-        """Let everything through again; what was held back comes soon."""
+        """Heal one direction; held packets arrive soon."""
         link = self.link(one, other)
         link.cut = False
         held, link.held = link.held, []
@@ -194,7 +190,7 @@ class Network:
             self.send(transport, kind, data, delay_s)
 
     def resolve(self, loop: SimLoop, name: str) -> Host:
-        """A machine by its address, by a process's name, or the caller's own. Raises socket.gaierror."""
+        """A machine by address or process name, or the caller's own. Raises socket.gaierror."""
         if name in LOOPBACK or name in ANY:
             return loop.host
         found = self._hosts.get(name) or next((host for host in self._hosts.values() if host.name == name), None)
@@ -203,7 +199,6 @@ class Network:
         return found
 
     def addresses(self, loop: SimLoop, name: Any, port: Any) -> list[Any]:
-        """What getaddrinfo answers."""
         name = name.decode() if isinstance(name, bytes) else name
         shown = "127.0.0.1" if name in LOOPBACK else self.resolve(loop, name).address
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (shown, int(port or 0)))]
@@ -211,7 +206,7 @@ class Network:
     # Connections
 
     def bind(self, loop: SimLoop, host: str, port: int) -> Listening:
-        """A listening socket. Raises OSError where the port is taken."""
+        """A listening socket. Raises OSError if the port is taken."""
         port = port or loop.host.free_port()
         if port in loop.host.listeners:
             raise OSError(errno.EADDRINUSE, "Address already in use")
@@ -220,7 +215,7 @@ class Network:
     async def connect(
         self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int, source: str
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """Shake hands and join the two; `source` is the address that the server sees.
+        """Connect; `source` is the address that the server sees.
 
         Raises ConnectionRefusedError, TimeoutError, socket.gaierror.
         """
@@ -247,7 +242,7 @@ class Network:
     def _syn(
         self, loop: SimLoop, source: str, target: Host, to: Address, done: asyncio.Future[SimTransport], tries: int
     ) -> None:
-        """Send the first segment, and again if it is lost."""
+        """Send the first segment, and resend it if it is lost."""
         if loop.is_closed() or done.done():
             return
         listening = target.listeners.get(to[1])
@@ -264,7 +259,7 @@ class Network:
     def _handshake(
         self, loop: SimLoop, source: str, target: Host, to: Address, done: asyncio.Future[SimTransport]
     ) -> None:
-        """The segment has arrived: the kernel over there answers, whether the process runs or not."""
+        """The first segment arrived: the target's kernel answers, even for a stopped process."""
         listening = target.listeners.get(to[1])
         back_at = self._arrival(target, loop.host)
         if loop.is_closed():
@@ -291,7 +286,7 @@ class Network:
         if near.loop.is_closed():
             return
         if done.done():
-            near.kernel_abort()  # the caller did not wait
+            near.kernel_abort()  # the caller gave up
         else:
             done.set_result(near)
 
@@ -301,7 +296,7 @@ class Network:
         return self.simulation.now + link.latency_s + jitter_s
 
     def send(self, transport: SimTransport, kind: Packet, data: bytes = b"", delay_s: float = 0.0) -> None:
-        """Carry one packet to the other end; the packets of one direction stay in order."""
+        """Carry one packet to the other end, in order within its direction."""
         peer = transport.peer
         link = self.link(transport.host, peer.host)
         if transport.silent or peer.silent:
@@ -315,20 +310,20 @@ class Network:
             at = transport.last_arrival
         transport.last_arrival = at
         if kind != ACK:
-            said = b"" if transport.opaque else data
-            detail = f"#{transport.number} {len(said)} to {peer.host.name}"
-            self.simulation.note(transport.host.name, kind, detail, said)
+            digested = b"" if transport.opaque else data
+            detail = f"#{transport.number} {len(digested)} to {peer.host.name}"
+            self.simulation.note(transport.host.name, kind, detail, digested)
         self.simulation.at(at, peer.arrive, kind, data)
 
     def close_all(self, loop: SimLoop) -> None:
-        """The kernel closes what a process that ended had open."""
+        """Close the sockets of an ended process."""
         for listening in [each for each in loop.host.listeners.values() if each.loop is loop]:
             listening.close()
         for transport in [each for each in self.connections if each.loop is loop]:
             transport.kernel_close()
 
     def between(self, one: Host, other: Host) -> list[SimTransport]:
-        """The connections that the one has with the other: the one's ends."""
+        """One host's ends of its connections with another."""
         return [each for each in self.connections if each.host is one and each.peer.host is other]
 
 

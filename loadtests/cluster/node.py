@@ -1,7 +1,6 @@
-"""One service of a cluster in one process: the production composition, on a host of its own.
+"""One service of a cluster: the production composition on its own host.
 
-A node is started, frozen, killed and started again. `build` is called anew for each start, as a container's entry point
-is; what a killed one had in memory is gone.
+A node can be started, frozen, killed and restarted. Each start calls `build` again; a killed node's memory is lost.
 """
 
 from __future__ import annotations
@@ -17,34 +16,30 @@ from services.runtime.serve import Process, running
 
 
 class Build(Protocol):
-    """A composition root: makes the service from its chance and its log."""
+    """A composition root: makes the service from a random source and a log."""
 
     def __call__(self, *, rng: Random, log: Log) -> Process: ...
 
 
 class Lines:
-    """A log's stream: each line goes to `take`, until the node that wrote it is killed."""
+    """A log stream that passes each line to `take` until its node is killed."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self._take = take
         self.muted = False
 
     def write(self, data: bytes) -> int:
-        """One or more whole lines."""
         if not self.muted:
             for line in data.splitlines():
                 self._take(line)
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""
 
 
 class Node:
-    """A service by name.
-
-    `on_line(name, start, line)` gets each line of its log, `on_error(name, what)` what no task catches.
-    """
+    """A named service. `on_line(name, start, line)` gets each log line, `on_error(name, what)` uncaught errors."""
 
     def __init__(
         self,
@@ -64,7 +59,7 @@ class Node:
         self.process: Process | None = None
         self.loop: SimLoop | None = None
         self.on_turn: Callable[[], None] | None = None
-        """Called after each turn of its loop: where invariants that hold at every step are looked at."""
+        """Called after each turn of its loop, for invariants."""
         self.on_built: Callable[[Process], None] | None = None
         self._build = build
         self._seed = seed
@@ -76,16 +71,16 @@ class Node:
 
     @property
     def up(self) -> bool:
-        """It was started, and neither killed nor stopped."""
+        """Whether it was started and neither killed nor stopped."""
         return self.loop is not None and not self.loop.is_closed()
 
     @property
     def inside(self) -> Any:
-        """The part of the composition that holds the requests; None before it is built."""
+        """The composition's `inside`, which holds the requests; None before it is built."""
         return self.process.inside if self.process is not None else None
 
     def start(self) -> None:
-        """Begin; it listens a moment later."""
+        """Start; it listens shortly afterwards."""
         assert not self.up, f"{self.name} runs already"
         self.starts += 1
         loop = self.loop = SimLoop(self.simulation, self.name, self.address)
@@ -107,7 +102,6 @@ class Node:
             await self._leaving.wait()
 
     def kill(self) -> None:
-        """SIGKILL."""
         if self._lines is not None:
             self._lines.muted = True
         self.process = None
@@ -115,7 +109,7 @@ class Node:
             self.loop.kill()
 
     def leave(self) -> bool:
-        """SIGTERM. Whether there is a service that can hear it."""
+        """SIGTERM. False if no service can receive it."""
         if not self.up or self._leaving is None or self.loop is None:
             return False
         self.loop.call_soon(self._leaving.set)
@@ -123,13 +117,13 @@ class Node:
 
     @property
     def ended(self) -> bool:
-        """It has left by itself, or was killed."""
+        """Whether it exited or was killed."""
         return not self.up or (self._task is not None and self._task.done())
 
     async def stop(self, within_s: float) -> list[str]:
-        """SIGTERM: drain and end. Returns what is left of it afterwards, which should be nothing.
+        """SIGTERM, then wait for the end. Returns what is left over, which should be nothing.
 
-        For the loop that drives the simulation. Raises TimeoutError where it does not end.
+        Call it in the loop that drives the simulation. Raises TimeoutError if it does not end.
         """
         loop, task = self.loop, self._task
         assert loop is not None, f"{self.name} was never started"

@@ -1,4 +1,4 @@
-"""A part of the stack that can be killed and started again; `processes.frozen` freezes it."""
+"""A part of the stack that can be killed and restarted; `processes.frozen` freezes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.cli.valkey import EmbeddedValkey
 
 
 class Part(Protocol):
-    """`start` returns when it can take work. `pid`: its first process; the others are that one's children."""
+    """`start` returns when the part is ready. `pid`: its first process, the parent of the others."""
 
     @property
     def name(self) -> str: ...
@@ -26,8 +26,6 @@ class Part(Protocol):
 
 @dataclass
 class Service:
-    """One of ours."""
-
     server: Server
 
     @property
@@ -48,7 +46,7 @@ class Service:
 
 @dataclass
 class Store:
-    """PostgreSQL or Valkey. What may take long runs in a thread; processes are started from the main one."""
+    """PostgreSQL or Valkey. Slow work runs in a thread; processes are started from the main thread."""
 
     name: str
     server: EmbeddedPostgres | EmbeddedValkey

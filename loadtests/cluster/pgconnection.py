@@ -1,9 +1,8 @@
-"""A connection of the fake PostgreSQL: as much of asyncpg's as retrieval uses, and no more.
+"""A connection of the fake PostgreSQL, with the part of asyncpg's interface that retrieval uses.
 
-One exchange at a time; a second at once is the error that asyncpg makes of it. An exchange is a message that takes half
-a round trip to arrive, is carried out, and is answered as long after. Whoever is cancelled leaves at once, and the
-server gives the statement up. A connection that is lost fails what is under way, and tells its listeners in a later
-turn of the loop.
+One exchange at a time; a second one raises asyncpg's error. A message takes half a round trip, is executed, and its
+answer takes another half. A cancelled caller returns at once, and the server cancels the statement. A lost connection
+fails its exchange and calls its listeners in a later turn of the loop.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOST = "connection was closed in the middle of operation"
 
 
 class Record:
-    """A row: by name and by number, and its values when it is gone through."""
+    """A row, by name, number or iteration."""
 
     __slots__ = ("_row",)
 
@@ -54,8 +53,6 @@ class Record:
 
 
 class Exchange:
-    """One message and its answer."""
-
     __slots__ = ("answer", "arguments", "over", "sql", "statement", "timer")
 
     def __init__(self, answer: asyncio.Future[tuple[str, list[Row]]], sql: str, arguments: tuple[object, ...]) -> None:
@@ -63,8 +60,8 @@ class Exchange:
         self.sql = sql
         self.arguments = arguments
         self.statement: Statement | None = STATEMENTS.get(sql)
-        self.over = False  # carried out, given up or lost: the server does no more for it
-        self.timer: asyncio.TimerHandle | None = None  # until the server gives it up
+        self.over = False  # done, cancelled or lost: the server does no more for it
+        self.timer: asyncio.TimerHandle | None = None  # until the server cancels it
 
     def end(self) -> None:
         self.over = True
@@ -73,8 +70,6 @@ class Exchange:
 
 
 class FakeConnection:
-    """Made by `FakePostgres.connect`."""
-
     def __init__(
         self,
         server: FakePostgres,
@@ -88,7 +83,7 @@ class FakeConnection:
         self._server = server
         self._session = ServerSession(server.tables, server.released)
         self._exchange: Exchange | None = None
-        self._in_transaction = False  # as the last answer said
+        self._in_transaction = False  # as of the last answer
         self._listeners: list[Callable[[Any], object]] = []
         self._closed = False
 
@@ -119,7 +114,7 @@ class FakeConnection:
         self._listeners.append(listener)
 
     def terminate(self) -> None:
-        """Leave without a word; the server notices when it can."""
+        """Disconnect without a message; the server notices when it can."""
         if not self._closed:
             self._server.when_well(self._session_ends, True)
             self._close()
@@ -128,7 +123,7 @@ class FakeConnection:
         self.terminate()
 
     def lose(self) -> None:
-        """The server, or the wire, has ended it."""
+        """The server or the network has ended it."""
         if not self._closed:
             self._session_ends()
             self._close()
@@ -162,7 +157,7 @@ class FakeConnection:
             self._exchange = None
 
     def _give_up(self, exchange: Exchange) -> None:
-        """A cancel request, which the server heeds when it can."""
+        """Send a cancel request, executed when the server can."""
 
         def cancel() -> None:
             if not exchange.over:
@@ -194,25 +189,25 @@ class FakeConnection:
             self._fail(exchange, asyncpg.QueryCanceledError(CANCELED))
 
     def _carry_out(self, exchange: Exchange) -> None:
-        """Once nobody else writes to what this one would change."""
+        """Execute the statement when no other session writes to the tenant."""
         if exchange.over:
             return
         statement = exchange.statement
         if statement is not None and self._session.waits_for(statement) is not None:
             self._server.bury_the_dead()
         if statement is not None and (tenant := self._session.waits_for(statement)) is not None:
-            line = self._server.waiting.setdefault(tenant, deque())
-            line.append(lambda: self._loop.call_soon(self._come_to_turn, exchange, tenant))
+            queue = self._server.waiting.setdefault(tenant, deque())
+            queue.append(lambda: self._loop.call_soon(self._come_to_turn, exchange, tenant))
             return
         try:
             answer = self._answer(exchange)
-        except Exception as error:  # of PostgreSQL, or `UnknownStatement`, or a fault of the fake: the caller has it
+        except Exception as error:  # of PostgreSQL, `UnknownStatement`, or a bug of the fake: passed to the caller
             self._fail(exchange, error)
         else:
-            self._say(exchange, answer)
+            self._reply(exchange, answer)
 
     def _come_to_turn(self, exchange: Exchange, tenant: str) -> None:
-        """Whoever has given up meanwhile lets the next one have its turn."""
+        """If the exchange was cancelled meanwhile, the next writer starts."""
         if exchange.over:
             self._server.released(tenant)
         else:
@@ -233,23 +228,23 @@ class FakeConnection:
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
         self._session.fail()
-        self._say(exchange, error)
+        self._reply(exchange, error)
 
-    def _say(self, exchange: Exchange, said: tuple[str, list[Row]] | Exception) -> None:
+    def _reply(self, exchange: Exchange, result: tuple[str, list[Row]] | Exception) -> None:
         exchange.end()
         in_transaction = self._session.transaction is not None
 
-        def told() -> None:
+        def deliver() -> None:
             self._in_transaction = in_transaction
             if exchange.answer.done():
                 return
-            if isinstance(said, Exception):
-                exchange.answer.set_exception(said)
+            if isinstance(result, Exception):
+                exchange.answer.set_exception(result)
             else:
-                exchange.answer.set_result(said)
+                exchange.answer.set_result(result)
 
-        self._later(self._server.round_trip_s / 2, told, True)
+        self._later(self._server.round_trip_s / 2, deliver, True)
 
     def _later(self, delay_s: float, act: Callable[[], None], on_the_wire: bool) -> asyncio.TimerHandle:
-        """At the server, or on the way from it or to it."""
+        """Call `act` later, at the server or after the network."""
         return self._loop.call_later(delay_s, self._server.when_well, act, on_the_wire)

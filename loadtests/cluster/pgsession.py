@@ -1,10 +1,8 @@
-"""One session of the fake PostgreSQL, from the server's side: settings, roles, transactions and what they have locked.
+"""A server-side session of the fake PostgreSQL: settings, roles, transactions and locks.
 
-A script (several statements in one message, which have no arguments) is what `database._opening` makes, and COMMIT and
-ROLLBACK: each statement of it is known by its form. Everything local to a transaction ends with it. In a transaction
-that has failed nothing is carried out but its end, and COMMIT rolls it back.
-
-Nobody is the owner here: outside of a transaction with a role there are no tables, as for the services' own user.
+A script (several statements without arguments) comes from `database._opening`, or is COMMIT or ROLLBACK; each statement
+is recognized by its form. Transaction-local state ends with the transaction. A failed transaction accepts only its end,
+and COMMIT rolls it back. Outside of a transaction with a role there are no tables, as for the services' own user.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _ROLE_OF = "SELECT * FROM pg_roles WHERE rolname = $1"
 
 @dataclass(slots=True)
 class Transaction:
-    """One that has begun. `changed` is the tenant's corpus as it will be, once this has written."""
+    """An open transaction. `changed` is the tenant's corpus after its writes."""
 
     read_only: bool
     role: str = ""
@@ -48,7 +46,7 @@ class Transaction:
 
 
 class Tables:
-    """What is committed, by tenant, and who may write to which."""
+    """Committed corpora by tenant, and each tenant's current writer."""
 
     def __init__(self, clock_ms: Callable[[], int], dimensions: int) -> None:
         self.corpora: dict[str, Corpus] = {}
@@ -58,7 +56,7 @@ class Tables:
 
 
 class ServerSession:
-    """`released` is told which tenant another writer may have now."""
+    """`released` is called with a tenant that another writer may use now."""
 
     def __init__(self, tables: Tables, released: Callable[[str], None]) -> None:
         self._tables = tables
@@ -68,13 +66,13 @@ class ServerSession:
 
     @property
     def limit_s(self) -> float:
-        """How long a statement may take now: `statement_timeout`, 0 for as long as it likes."""
+        """The current `statement_timeout` in seconds; infinite for 0."""
         local = self.transaction.settings if self.transaction is not None else {}
         ms = int(local.get("statement_timeout", self._settings.get("statement_timeout", "0")))
         return ms / 1000 if ms else math.inf
 
     def waits_for(self, statement: Statement) -> str | None:
-        """The tenant that another session is writing to, if this statement has to wait for that."""
+        """The tenant whose other writer this statement must wait for."""
         transaction = self.transaction
         if not statement.locks or transaction is None or transaction.failed or transaction.read_only:
             return None
@@ -82,23 +80,22 @@ class ServerSession:
         return transaction.tenant if holder not in (None, self) else None
 
     def end(self) -> None:
-        """The client has gone: what it had not committed is rolled back, and what it had locked is free."""
+        """The client disconnected: roll back and release locks."""
         self._finish(commit=False)
 
     def fail(self) -> None:
-        """A statement has failed."""
         if self.transaction is not None:
             self.transaction.failed = True
 
     def script(self, script: str) -> str:
-        """One after the other, up to the first that fails; what PostgreSQL says of the last."""
-        said = ""
+        """Execute statements up to the first failure; returns the last command tag."""
+        tag = ""
         for statement in script.split("; "):
-            said = self._simple(statement)
-        return said
+            tag = self._simple(statement)
+        return tag
 
     def run(self, statement: Statement, arguments: tuple[object, ...], *, as_if: str | None = None) -> list[Row]:
-        """One of the product's; `as_if` has the policies look away, for a server that lies: another tenant's rows."""
+        """Execute a product statement. `as_if` bypasses the row policies, for a lying server: another tenant's rows."""
         self._refuse_in_failed()
         transaction = self.transaction
         if transaction is None or not transaction.role:
@@ -126,7 +123,7 @@ class ServerSession:
         return View(tenant, corpus, tables.corpora, tables.clock_ms(), transaction.settings, tables.dimensions)
 
     def special(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
-        """What needs no table: who one is, and what `library` asks of a server."""
+        """Statements without tables: the current user, and `library`'s checks of a server."""
         self._refuse_in_failed()
         if sql == _SESSION_USER:
             return [{"session_user": SERVICE}]
@@ -162,11 +159,11 @@ class ServerSession:
     def _finish(self, *, commit: bool) -> str:
         transaction, self.transaction = self.transaction, None
         if transaction is None:
-            return "COMMIT" if commit else "ROLLBACK"  # with a warning that nobody reads
+            return "COMMIT" if commit else "ROLLBACK"  # PostgreSQL adds a warning
         stays = commit and not transaction.failed
         if transaction.wrote and stays and transaction.changed is not None:
             self._tables.corpora[transaction.tenant] = transaction.changed
-        if self._tables.writers.get(transaction.tenant, self) is self:  # or nobody is, and the next has had its turn
+        if self._tables.writers.get(transaction.tenant, self) is self:  # or no session is the writer
             self._tables.writers.pop(transaction.tenant, None)
             self._released(transaction.tenant)
         return "COMMIT" if stays else "ROLLBACK"
@@ -193,7 +190,7 @@ class ServerSession:
         return "SET"
 
     def _in_transaction(self) -> Transaction:
-        """What is local outside of one is forgotten at once."""
+        """Outside of a transaction, local settings are dropped at once."""
         return self.transaction or Transaction(read_only=True)
 
 

@@ -1,11 +1,10 @@
-"""The statements that the fake PostgreSQL knows: those of the service, by their very text, and what each does.
+"""The statements that the fake PostgreSQL knows: the service's, by their exact text, and their effects.
 
-What `weir ingest` alone says is not among them: its lock, moving documents, forgetting vectors. A statement that the
-product has changed, or has newly, is unknown here, too: `UnknownStatement`, which no handler of database errors takes
-for one. What the SQL says is tested over the real database; here stands what it does.
+Those of `weir ingest` alone are missing: its lock, moving documents, deleting vectors. A changed or new statement
+raises `UnknownStatement`, which no handler of database errors catches. Tests over the real database cover the SQL.
 
-Each works on a `View`: one tenant's corpus, as the row policies leave it to a transaction that has named that tenant.
-A tenant in the arguments that is another sees nothing, changes nothing, and may not write a row.
+Each statement works on a `View`: one tenant's corpus under the row policies. For another tenant's arguments it returns
+nothing, changes nothing and may not insert.
 """
 
 from __future__ import annotations
@@ -28,41 +27,39 @@ MOST_TENANT = 128
 
 
 class UnknownStatement(Exception):
-    """Neither a test nor the product may run this over the fake."""
+    """A statement that the fake does not know."""
 
 
 @dataclass(slots=True)
 class View:
-    """What one transaction sees and changes: its tenant's corpus, and numbers about everybody's."""
+    """What one transaction sees and changes: its tenant's corpus, and figures of all tenants."""
 
     tenant: str
     corpus: Corpus | None
-    everybody: Mapping[str, Corpus]
+    all_corpora: Mapping[str, Corpus]
     clock_ms: int
     settings: Mapping[str, str]
     dimensions: int = DIMENSIONS
 
     def read(self, tenant: str) -> Corpus:
-        """The rows that there are of this tenant."""
         return self.corpus if tenant == self.tenant and self.corpus is not None else NOTHING
 
     def owned(self, tenant: str, table: str) -> None:
-        """Raises what a new row of another tenant raises."""
+        """Raises the error of a new row of another tenant."""
         if tenant != self.tenant:
-            said = f'new row violates row-level security policy for table "{table}"'
-            raise asyncpg.InsufficientPrivilegeError(said)
+            message = f'new row violates row-level security policy for table "{table}"'
+            raise asyncpg.InsufficientPrivilegeError(message)
 
     def change(self, tenant: str, documents: Mapping[str, Document]) -> None:
-        """The tenant's documents are these."""
         if tenant == self.tenant and self.corpus is not None:
             self.corpus = replace(self.corpus, documents=documents)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What it does with a view and its arguments: rows, and how PostgreSQL calls it.
+    """Its effect on a view and its command tag.
 
-    `locks`: it waits for other writers of the tenant. `for_reader`: only the reader's role may call what it calls.
+    `locks`: it waits for other writers of the tenant. `for_reader`: only the reader's role may execute it.
     """
 
     run: Callable[..., list[Row]]
@@ -210,13 +207,13 @@ def unembedded_chunks(view: View, tenant: str, model: str, doc_id: str, limit: i
 def corpora(view: View, most: int) -> list[Row]:
     rows: list[Row] = [
         {"tenant": tenant, "version": corpus.version, "chunks": corpus.chunks}
-        for tenant, corpus in sorted(view.everybody.items(), key=lambda each: -each[1].version)
+        for tenant, corpus in sorted(view.all_corpora.items(), key=lambda each: -each[1].version)
     ]
     return rows[:most]
 
 
 def unembedded(view: View, model: str, most: int) -> list[Row]:
-    lacking = {row["tenant"]: view.everybody[str(row["tenant"])] for row in corpora(view, most)}
+    lacking = {row["tenant"]: view.all_corpora[str(row["tenant"])] for row in corpora(view, most)}
     rows: list[Row] = [
         {"tenant": tenant, "chunks": corpus.chunks - corpus.embedded.get(model, 0)}
         for tenant, corpus in sorted(lacking.items(), key=lambda each: str(each[0]))
@@ -234,7 +231,7 @@ def exact(view: View, tenant: str, vector: Any, most: int, model: str) -> list[R
 
 
 def exact_with_words(view: View, tenant: str, vector: Any, depth: int, model: str, query: str, top_k: int) -> list[Row]:
-    """The words are those of the transaction's tenant, whoever is named: see `weir_search_words`."""
+    """The words are those of the transaction's tenant, whatever the argument: see `weir_search_words`."""
     _asked(view, vector)
     return view.read(tenant).search_with_words(vector, depth, model, query, top_k)
 

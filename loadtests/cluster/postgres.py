@@ -1,27 +1,25 @@
-"""A fake PostgreSQL at the narrowest place where retrieval can be told nothing: what `database.connect` returns.
+"""A fake PostgreSQL: `FakePostgres.connect` replaces `services.retrieval.database.connect`.
 
-`FakePostgres.connect` takes the place of `services.retrieval.database.connect`, and gives a connection that has as much
-of asyncpg's as retrieval uses. Everything above runs as it is: Session, Pool, Occasional, Store, Library, Corpus,
-Vectors, Fit, Warming. Rows are held in memory, by tenant (`corpora.py`); a statement is known by its text and does what
-it does over the real database (`pgstatements.py`); sessions have roles, row policies, transactions, read committed,
-`statement_timeout` and locks of a tenant's writers (`pgsession.py`). Whatever it says wrong, it says in
-asyncpg's exceptions. tests/contract holds it and a real server to the same sentences.
+Its connection has the part of asyncpg's interface that retrieval uses, and raises asyncpg's errors. Retrieval's code
+runs unchanged. Rows are in memory by tenant (`corpora.py`). Statements are recognized by their text
+(`pgstatements.py`). Sessions have roles, row policies, transactions, read committed, `statement_timeout` and locks of a
+tenant's writers (`pgsession.py`). tests/contract runs the same checks on it and a real server.
 
-What it does not cover: SQL as a language, the wire and asyncpg itself, plans and the graph's misses, indexes, the
-schema, its migration, triggers and roles of the real server, and what a disk does. Two writers of one tenant follow one
-another from their first change on, where the real one lets some changes of different documents pass each other.
+Not covered: SQL as a language, the wire and asyncpg itself, plans and graph misses, indexes, schema, migration,
+triggers and roles of the real server, disks. Two writers of one tenant are serialized from their first change on; the
+real server lets some changes of different documents overlap.
 
-The time that a message takes is `round_trip_s`, and what a statement takes at the server is `query_s`: the second alone
-is bounded by `statement_timeout`. Its faults, at any time:
+A message takes `round_trip_s`, and a statement `query_s` at the server; `statement_timeout` bounds only the latter. Its
+faults, at any time:
 
-    round_trip_s, query_s   a slow wire; a slow server
-    frozen                  nothing is carried out or said until it thaws; connecting hangs
-    unreachable             nothing arrives in either direction; what has arrived is carried out
-    max_connections        more are refused with TooManyConnectionsError
+    round_trip_s, query_s   a slow network; a slow server
+    frozen                  executes and sends nothing until it thaws; connecting hangs
+    unreachable             nothing arrives in either direction; what has arrived is executed
+    max_connections         further connections get TooManyConnectionsError
     fails                   each statement over tables raises this error of asyncpg's
     lies                    see `Lie`
-    hang_up()               every connection is lost, in the middle of whatever it does
-    stop(), start()         gone: connections are lost, connecting is refused; what was committed stays
+    hang_up()               loses every connection, whatever it is doing
+    stop(), start()         down: connections are lost, connecting is refused; committed data stays
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from services.retrieval.store import CORPORA
 
 
 class Lie(StrEnum):
-    """What a search is answered with."""
+    """False answers to a search."""
 
     ANOTHERS_ROWS = "what was found among another tenant's rows"
     NO_NUMBER = "distances that are NaN"
@@ -53,9 +51,9 @@ class Lie(StrEnum):
 
 
 class FakePostgres:
-    """One server. What it holds outlives `stop`.
+    """One server. Its data survives `stop`.
 
-    It works on a loop of its own, or else on that of whoever connects: a client that is frozen is frozen alone.
+    It runs on its own loop, or else on the caller's, so that freezing a client does not freeze the server.
     """
 
     def __init__(
@@ -72,8 +70,8 @@ class FakePostgres:
         self.epoch_s = EPOCH_S
         self.fails: type[asyncpg.PostgresError] | None = None
         self.lies: Lie | None = None
-        self.connections: dict[FakeConnection, None] = {}  # in the order in which they were made
-        self.waiting: dict[str, deque[Callable[[], object]]] = {}  # for a tenant's writer to end
+        self.connections: dict[FakeConnection, None] = {}  # in the order of connecting
+        self.waiting: dict[str, deque[Callable[[], object]]] = {}  # callbacks for the end of a tenant's writer
         self.tables = Tables(self.clock_ms, DIMENSIONS)
         self.statements = 0
         self._loop = loop
@@ -82,12 +80,11 @@ class FakePostgres:
         self._held: list[tuple[bool, Callable[[], None]]] = []
 
     def put(self, tenant: str, corpus: Corpus) -> None:
-        """A corpus that is there from the beginning."""
+        """Insert a corpus directly."""
         self.tables.corpora[tenant] = corpus
 
     @property
     def corpora(self) -> dict[str, Corpus]:
-        """What is committed, by tenant."""
         return self.tables.corpora
 
     @property
@@ -134,23 +131,22 @@ class FakePostgres:
         return connection
 
     def stop(self) -> None:
-        """It ends. Whatever hung in a freeze has an end as well."""
+        """Stop. Calls that hung in a freeze end too."""
         self._listening = False
         self.hang_up()
         self._frozen = self._unreachable = False
         self._go_on()
 
     def start(self) -> None:
-        """Listen again, over the same rows."""
+        """Listen again, with the same rows."""
         self._listening = True
 
     def hang_up(self) -> None:
-        """Every connection is lost."""
         for connection in list(self.connections):
             connection.lose()
 
     def when_well(self, act: Callable[[], None], on_the_wire: bool) -> None:
-        """Now, or as soon as the server is not frozen and, if it needs the wire, reachable; in the order of asking."""
+        """Call `act` now, or when the server is not frozen and, if needed, reachable; in order."""
         if self._frozen or (on_the_wire and self._unreachable):
             self._held.append((on_the_wire, act))
         else:
@@ -162,17 +158,17 @@ class FakePostgres:
             self.when_well(act, on_the_wire)
 
     def released(self, tenant: str) -> None:
-        """The next writer of this tenant may begin."""
+        """Let the next writer of this tenant start."""
         if waiting := self.waiting.get(tenant):
             waiting.popleft()()
 
     def bury_the_dead(self) -> None:
-        """A client whose process was killed has said nothing: its kernel has closed its connections."""
+        """Close the connections of killed clients, as their kernel does."""
         for connection in [each for each in self.connections if each.client.is_closed()]:
             connection.terminate()
 
     def lied(self, statement: Statement, sql: str, rows: list[Row]) -> list[Row]:
-        """The rows as they are said."""
+        """The rows, falsified if the server lies."""
         if self.lies is Lie.OLD_VERSION and sql == CORPORA.sql:
             return [{**row, "version": self.corpora[str(row["tenant"])].before} for row in rows]
         if not statement.searches or not rows:
@@ -187,13 +183,12 @@ class FakePostgres:
         return rows
 
     def another(self, tenant: str) -> str | None:
-        """Whose rows a liar gives out instead: those of the biggest other tenant."""
+        """The tenant whose rows a liar returns: the largest other one."""
         if self.lies is not Lie.ANOTHERS_ROWS:
             return None
         others = {name: corpus.chunks for name, corpus in self.corpora.items() if name != tenant}
         return max(others, key=lambda name: (others[name], name), default=None)
 
     def clock_ms(self) -> int:
-        """Its wall clock."""
         loop = self._loop or asyncio.get_running_loop()
         return round((self.epoch_s + loop.time()) * 1000)

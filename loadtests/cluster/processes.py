@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files; what is frozen."""
+"""Child processes that end with this one, on free loopback ports, with logs in files; and freezing processes."""
 
 from __future__ import annotations
 
@@ -33,40 +33,40 @@ FROZEN_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.02
 LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
-KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no other setting of the caller may affect a figure
 NOTHING: Mapping[str, str] = MappingProxyType({})
-LENT = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and would take a free one before we do
+PORTS = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and could take a free one before its listener
 
 
 class StandError(RuntimeError):
-    """The stand could not be set up, or one of its processes ended."""
+    """The test bed could not be set up, or one of its processes ended."""
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports that nobody listens on, and that no outgoing connection will take before they are used.
+    """Different ports without a listener, outside the range of outgoing connections.
 
-    Raises RuntimeError where there are not so many.
+    Raises RuntimeError if there are too few.
     """
     found: list[int] = []
     with contextlib.ExitStack() as held:
-        for number in random.sample(LENT, len(LENT)):
+        for number in random.sample(PORTS, len(PORTS)):
             if len(found) == count:
                 return found
             with contextlib.suppress(OSError):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", number))
                 found.append(number)
-    raise RuntimeError(f"no {count} ports from {LENT.start} to {LENT.stop - 1} are free")
+    raise RuntimeError(f"no {count} ports from {PORTS.start} to {PORTS.stop - 1} are free")
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """These settings and nothing else but what every program needs."""
+    """These settings and the variables that every program needs."""
     return {key: os.environ[key] for key in KEPT if key in os.environ} | dict(env)
 
 
 class Process:
-    """One child. Started by `start`, from the main thread: the kernel ends it when that thread ends.
+    """One child. Start it from the main thread: the kernel ends it when that thread ends.
 
-    `cores`: those that it may use, if not all.
+    `cores`: the cores that it may use, if not all.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Raises StandError unless it has been started."""
+        """Raises StandError if it was not started."""
         if self._popen is None:
             raise StandError(f"{self.name} has not been started")
         return self._popen.pid
@@ -92,7 +92,7 @@ class Process:
         return self._popen is not None and self._popen.poll() is None
 
     def start(self) -> None:
-        """Start it, or start it again. It runs in the stand's folder, so that no .env is read."""
+        """Start or restart it, in the test bed's folder so that no .env is read."""
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 self._command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
@@ -100,7 +100,7 @@ class Process:
             )  # fmt: skip
 
     def _begin(self) -> None:
-        """In the child, before its program."""
+        """Runs in the child before its program."""
         _die_with_parent()
         if self._cores:
             os.sched_setaffinity(0, self._cores)
@@ -109,19 +109,18 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """At once, and gone when this returns."""
         self._signal(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait()
 
     async def stop(self) -> None:
-        """Politely, then not."""
+        """SIGTERM, then SIGKILL."""
         self.thaw()
         await self.leave(STOP_WITHIN_S)
         self.kill()
 
     async def leave(self, within_s: float) -> int | None:
-        """Politely; its exit status, or None where it still runs after so long."""
+        """SIGTERM; returns the exit status, or None if it still runs after `within_s`."""
         self._signal(signal.SIGTERM)
         end = monotonic() + within_s
         while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
@@ -133,7 +132,6 @@ class Process:
             self._popen.send_signal(number)
 
     def last_words(self) -> str:
-        """The end of its log."""
         with contextlib.suppress(OSError):
             return self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
         return ""
@@ -148,7 +146,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, or to SIGINT or SIGTERM, which stop what was started; then leave with the shell's 130."""
+    """Run to the end, or until SIGINT or SIGTERM, which stop the children; then exit with the shell's 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return uvloop.run(work)
@@ -157,7 +155,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def python(*args: str) -> list[str]:
-    """A command line of this interpreter."""
     return [sys.executable, *args]
 
 
@@ -165,9 +162,9 @@ def python(*args: str) -> list[str]:
 async def started(
     *words: str, ready: str = "", env: Mapping[str, str] = NOTHING, cores: Set[int] = frozenset()
 ) -> AsyncIterator[Process]:
-    """A module of the project as a process of its own, while the block lasts: from when `ready` answers 200.
+    """Run a module of the project as a process for the duration of the block, ready when `ready` answers 200.
 
-    Raises StandError where it ends before that, or takes too long.
+    Raises StandError if it ends before that, or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as folder:
         settings = {"PYTHONPATH": str(ROOT), **env}
@@ -187,7 +184,7 @@ def _die_with_parent() -> None:
 
 
 async def until_ready(process: Process, url: str, within_s: float = READY_WITHIN_S) -> None:
-    """Until GET answers 200. Raises StandError if the process ends, or is not ready in time."""
+    """Wait until GET answers 200. Raises StandError if the process ends or is not ready in time."""
     end = monotonic() + within_s
     while monotonic() < end:
         process.check()
@@ -199,17 +196,17 @@ async def until_ready(process: Process, url: str, within_s: float = READY_WITHIN
 
 
 def get(url: str) -> bytes:
-    """The body of a 200, with the token of the stack that runs, if there is one. Raises OSError for anything else."""
+    """The body of a 200, requested with the running stack's token if there is one. Raises OSError for anything else."""
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers()), timeout=5) as answer:
         body: Any = answer.read()
         return bytes(body)
 
 
-# What stands still: alive, its sockets open, and no answer.
+# Frozen processes: alive, sockets open, no answers.
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started, and they; the parent first. None, where it has ended."""
+    """A process and all its descendants, the parent first; empty if it has ended."""
     try:
         process = psutil.Process(pid)
         return [pid, *(child.pid for child in process.children(recursive=True))]
@@ -218,9 +215,9 @@ def family(pid: int) -> list[int]:
 
 
 def freeze(pid: int) -> None:
-    """SIGSTOP, and until every thread stands still: the call returns before that, and they go on for a moment.
+    """SIGSTOP, and wait until every thread has stopped: the call returns earlier than that.
 
-    Raises ProcessLookupError where there is no such process, StandError where it does not stop.
+    Raises ProcessLookupError if there is no such process, StandError if it does not stop.
     """
     os.kill(pid, signal.SIGSTOP)
     end = monotonic() + FROZEN_WITHIN_S
@@ -232,16 +229,16 @@ def freeze(pid: int) -> None:
 
 @contextlib.contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A process and all that it has started stand still until the end, or until we are gone: killed, for example.
+    """Freeze a process and its descendants until the block ends, or this process does, even if it is killed.
 
-    What lets them go on is a shell that reads from us, and so hears of our end, whatever that is.
+    A shell that reads from a pipe of this process resumes them at the pipe's end.
     """
     pids = family(pid)
     guard = subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -CONT {' '.join(map(str, pids))}"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    with guard:  # its end closes what the shell reads, and waits for it
+    with guard:  # its end closes the pipe and waits for the shell
         for each in pids:
             with contextlib.suppress(ProcessLookupError):
                 freeze(each)
@@ -250,11 +247,11 @@ def frozen(pid: int) -> Iterator[None]:
 
 def _stands_still(pid: int) -> bool:
     if sys.platform != "linux":
-        return True  # nothing tells
+        return True  # cannot be observed
     try:
         stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
         return all(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtZ" for stat in stats)
     except FileNotFoundError:  # the process has ended
         return not Path(f"/proc/{pid}").exists()
-    except ProcessLookupError:  # a thread has ended meanwhile: look again
+    except ProcessLookupError:  # a thread has ended meanwhile: check again
         return False

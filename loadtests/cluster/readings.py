@@ -1,4 +1,4 @@
-"""Everything that is read before and after a load: the workers' meters, the router's books, the processor's time."""
+"""Readings before and after a load: the workers' meters, the router's counters and processor time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtests.cluster.stand import Stand
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """`books` is None where the gateway keeps none that we can read."""
+    """`books` is None for a gateway without readable counters."""
 
     meter: Meter
     books: Counter[str] | None
@@ -25,7 +25,7 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a load used, and by outcome how many tries more the router counted than the client."""
+    """What a load used, and by outcome how many more tries the router counted than the client."""
 
     meter: Meter
     cpu: Cpu
@@ -33,15 +33,15 @@ class Used:
 
 
 async def read(stand: Stand) -> Readings:
-    """Now. Raises OSError if one does not answer."""
+    """Read now. Raises OSError if a process does not answer."""
     used = cpu.read(stand)
     url = "" if stand.router is None else stand.router.metrics_url
-    said = books.of_router((await asyncio.to_thread(get, url)).decode()) if url else None
-    return Readings(await meters.read(stand.workers), said, used)
+    counted = books.of_router((await asyncio.to_thread(get, url)).decode()) if url else None
+    return Readings(await meters.read(stand.workers), counted, used)
 
 
 def between(before: Readings, after: Readings, lost: Meter, tries: Mapping[str, int]) -> Used:
-    """`lost` is what workers had counted that are gone; `tries` the client's own books."""
+    """`lost`: counts of ended workers. `tries`: the client's own counts."""
     miscounted: Mapping[str, int] = {}
     if before.books is not None and after.books is not None:
         miscounted = books.differences(before.books, after.books, books.of_client(tries))

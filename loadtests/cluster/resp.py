@@ -1,9 +1,7 @@
-"""RESP 3, the protocol of Valkey, from the server's side: commands out of bytes, and bytes out of answers.
+"""The server's side of RESP 3, Valkey's protocol: parse commands, encode answers.
 
-A command is an array of bulk strings (`*1`, `$4`, `PING`, each on a line). Inline commands, which people type, are
-refused.
-
-Bounds: `MOST_ARGUMENTS` in a command and `MOST_BYTES` in an argument; more is a `BadCommand`, and ends the connection.
+A command is an array of bulk strings (`*1`, `$4`, `PING`, each on a line). Inline commands are rejected. A command
+beyond `MOST_ARGUMENTS`, or an argument beyond `MOST_BYTES`, is a `BadCommand` and ends the connection.
 """
 
 from __future__ import annotations
@@ -20,19 +18,19 @@ Command: TypeAlias = list[bytes]
 
 
 class BadCommand(Exception):
-    """These bytes are no command: the message says why."""
+    """Not a valid command; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """A short answer without quotes: `+OK`."""
+    """A simple string: `+OK`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error; its first word is its code."""
+    """An error; its first word is the code."""
 
     text: str
 
@@ -42,13 +40,13 @@ OK = Simple("OK")
 
 
 class CommandReader:
-    """Bytes in any pieces in, whole commands out."""
+    """An incremental parser of commands."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that are whole by now. Raises BadCommand."""
+        """The commands that are complete now. Raises BadCommand."""
         self._data += data
         commands = []
         while (found := self._first()) is not None:
@@ -58,7 +56,7 @@ class CommandReader:
         return commands
 
     def _first(self) -> tuple[Command, int] | None:
-        """The first command and its length; None: it is not whole yet."""
+        """The first command and its length; None if it is incomplete."""
         count = self._count(0, b"*", MOST_ARGUMENTS)
         if count is None:
             return None
@@ -74,7 +72,7 @@ class CommandReader:
         return command, at
 
     def _count(self, at: int, kind: bytes, most: int) -> tuple[int, int] | None:
-        """A line of `kind` and a number: the number, and where the next line begins."""
+        """A line of `kind` and a number: the number, and the start of the next line."""
         end = self._data.find(END, at, at + MOST_IN_A_LINE)
         if end < 0:
             if len(self._data) - at >= MOST_IN_A_LINE:
@@ -87,7 +85,6 @@ class CommandReader:
 
 
 def encoded(answer: Answer) -> bytes:
-    """An answer on the wire."""
     match answer:
         case None:
             return b"_\r\n"

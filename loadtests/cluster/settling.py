@@ -1,4 +1,4 @@
-"""What a router still holds once everybody has been answered: it should be nothing, a moment later."""
+"""Wait until a router holds nothing after all requests have ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOK_EVERY_S = 0.05
 
 
 async def left_over(held: Callable[[], Awaitable[float]], within_s: float) -> float:
-    """0 as soon as nothing is held; what stays, where that does not come within so many seconds."""
+    """0 as soon as nothing is held; otherwise the amount that is left after `within_s`."""
     looks = max(1, round(within_s / LOOK_EVERY_S))
     for _ in range(looks - 1):
         if not await held():

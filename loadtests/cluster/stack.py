@@ -39,7 +39,7 @@ DOCUMENTS = {
 
 @dataclass
 class Stack:
-    """What runs. `evil` workers have yet to be started. `wires` is empty where nothing is to fail."""
+    """The running parts. `evil` workers are not started. `wires` is empty if the shape has none."""
 
     folder: Path
     router: Server
@@ -55,47 +55,46 @@ class Stack:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """Everything that can be killed, by name."""
         parts: list[Part] = [*self.stores, *map(Service, self.services)]
         return {part.name: part for part in parts}
 
     @property
     def wired_url(self) -> str:
-        """Where those clients ask who have a wire of their own before the router."""
+        """The address for clients behind the fault proxy."""
         return f"http://{HOST}:{self.wires[CLIENTS].port}" if self.wires else self.router.url
 
     async def metrics(self) -> str:
-        """The router's, as Prometheus reads them. Raises OSError."""
+        """The router's metrics. Raises OSError."""
         return (await asyncio.to_thread(get, self.router.metrics_url)).decode()
 
     async def read(self, metric: str, having: str = "") -> float:
-        """A metric of the router's, all its series together whose labels have this. Raises OSError."""
+        """The sum of a router metric over the series whose labels contain `having`. Raises OSError."""
         return total(await self.metrics(), metric, having)
 
     async def held(self) -> float:
-        """Places that the router says are held, under its cap and at its workers. Raises OSError."""
+        """Requests in flight, as reported by the router, in total and at its workers. Raises OSError."""
         text = await self.metrics()
         return total(text, "weir_inflight") + total(text, "weir_worker_inflight")
 
     async def counted(self) -> tuple[Counter[str], int]:
-        """Requests by outcome and retries, since the router's last start. Raises OSError."""
+        """Requests by outcome, and retries, since the router's last start. Raises OSError."""
         text = await self.metrics()
         return +books.of_router(text), round(total(text, "weir_retries_total"))
 
     async def lacks(self) -> list[str]:
-        """What the router says that it lacks; empty where everything stands."""
+        """What the router reports as missing; empty if everything is up."""
         try:
-            told = json.loads(await asyncio.to_thread(get, f"{self.router.url}/health/ready"))
+            status = json.loads(await asyncio.to_thread(get, f"{self.router.url}/health/ready"))
         except OSError as error:
             return [f"a router that is ready ({error})"]
-        up = told["workers"]  # by name in lab mode, else how many
+        up = status["workers"]  # by name in lab mode, else a number
         missing = len(self.workers) - (up if isinstance(up, int) else len(up))
-        degraded = [what for what in told.get("degraded", []) if not what.endswith(" workers")]  # evil ones are missed
+        degraded = [what for what in status.get("degraded", []) if not what.endswith(" workers")]  # not the evil ones
         peers = degraded if self.retrieval is not None else []
         return [*([f"{missing} of its workers"] if missing > 0 else []), *peers]
 
     async def until_whole(self, within_s: float = WHOLE_WITHIN_S) -> None:
-        """Until nothing is lacking. Raises StandError where that takes longer."""
+        """Wait until nothing is missing. Raises StandError after `within_s`."""
         lacks: list[str] = []
         for _ in range(int(within_s / LOOK_EVERY_S)):
             lacks = await self.lacks()
@@ -107,16 +106,16 @@ class Stack:
 
 @contextmanager
 def new_folder() -> Iterator[Path]:
-    """A folder for what the parts write. It is gone when the block ends."""
+    """A folder for the parts' files, deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="weir-stack-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # as root, the database runs as somebody else and has to come through
+        folder.chmod(0o755)  # the database, started by root, runs as another user and must have access
         yield folder
 
 
 @asynccontextmanager
 async def stack(shape: Shape | None = None) -> AsyncIterator[Stack]:
-    """Start it, but for the evil workers, and stop it whatever happens. Raises StandError where that cannot be done."""
+    """Run a stack without its byzantine workers, and stop it in every case. Raises StandError if it cannot start."""
     async with AsyncExitStack() as leaving:
         folder = leaving.enter_context(new_folder())
         making = Making(folder, leaving.enter_context(closing(steady_ports())), shape or Shape())
@@ -140,9 +139,9 @@ async def stack(shape: Shape | None = None) -> AsyncIterator[Stack]:
 
 @asynccontextmanager
 async def retrieval_over(corpus: Path, tenants: Sequence[str], settings: Mapping[str, str]) -> AsyncIterator[Server]:
-    """Retrieval and its stores, where these tenants have the documents of a folder; nothing else of a stack.
+    """Run retrieval and its stores with a folder of documents for these tenants.
 
-    Raises StandError where it cannot be started.
+    Raises StandError if it cannot start.
     """
     async with AsyncExitStack() as leaving:
         folder = leaving.enter_context(new_folder())
@@ -158,7 +157,7 @@ async def retrieval_over(corpus: Path, tenants: Sequence[str], settings: Mapping
 
 
 async def _started(making: Making, leaving: AsyncExitStack) -> list[Store]:
-    """PostgreSQL and Valkey, which stop where the stack is left."""
+    """PostgreSQL and Valkey, stopped when the stack ends."""
     stores = making.stores()
     for store in stores:
         leaving.push_async_callback(asyncio.to_thread, store.server.stop)
@@ -167,7 +166,6 @@ async def _started(making: Making, leaving: AsyncExitStack) -> list[Store]:
 
 
 def _written(corpus: Path) -> Path:
-    """A folder with a few documents."""
     corpus.mkdir()
     for name, text in DOCUMENTS.items():
         (corpus / name).write_text(text, encoding="utf-8")
@@ -175,7 +173,6 @@ def _written(corpus: Path) -> Path:
 
 
 async def _ingest(folder: Path, postgres_url: str, corpus: Path, tenant: str) -> None:
-    """The documents of a folder, for a tenant that asks for them."""
     words = python("-m", "services.retrieval.ingest", str(corpus), "--tenant", tenant)
     environment = child_environment({"PYTHONPATH": str(ROOT), "POSTGRES_URL": postgres_url})
     with (folder / "ingest.log").open("wb") as log:
@@ -187,5 +184,5 @@ async def _ingest(folder: Path, postgres_url: str, corpus: Path, tenant: str) ->
         ingest.kill()
         code = await ingest.wait()
     if code != 0:
-        said = (folder / "ingest.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-        raise StandError(f"the documents could not be taken in:\n{said}")
+        log_tail = (folder / "ingest.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise StandError(f"the documents could not be ingested:\n{log_tail}")

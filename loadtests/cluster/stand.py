@@ -1,7 +1,7 @@
-"""A stand: simulated workers of a known service time, and the router before them with a tenant for each that will ask.
+"""A test bed: simulated workers with a known service time and a router with the given tenants.
 
-Tenants have keys, as in production: weights are equal, and nothing may be cut from an answer unless it is said, so that
-an answer at ten times capacity is worth what one at half of it is.
+Tenants have keys, as in production. Weights are equal and answers are not cut unless configured, so an answer has the
+same worth at half of the capacity and at ten times it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from loadtests.cluster.processes import Process, free_ports, python, until_ready
 from loadtests.paths import ROOT
 
 HOST = "127.0.0.1"
-NO_RETRIEVAL = f"http://{HOST}:9"  # completions retrieve nothing
+NO_RETRIEVAL = f"http://{HOST}:9"  # completions use no retrieval
 KEY_PREFIX = "fire-"
 WORKER = "services.worker"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the workers can do: `slots` sequences each, a token every `step_ms`, `answer_tokens` in a usual answer.
+    """The workers' speed: `slots` sequences each, a token every `step_ms`, `answer_tokens` in a usual answer.
 
-    A step takes `per_sequence_ms` longer for each sequence in it, and `prefill_ms` for each token of a prompt that it
-    reads; `prompt_tokens` are in a usual prompt.
+    A step takes `per_sequence_ms` longer per sequence and `prefill_ms` per prompt token that it reads; a usual prompt
+    has `prompt_tokens`.
     """
 
     workers: int = 2
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def service_s(self) -> float:
-        """How long a usual answer takes where every slot is taken, so that others' prompts are read meanwhile."""
+        """The time of a usual answer with every slot busy, including the reading of others' prompts."""
         reading_ms = self.prefill_ms * self.prompt_tokens * self.slots
         return ((self.step_ms + self.per_sequence_ms * self.slots) * self.answer_tokens + reading_ms) / 1000
 
@@ -57,7 +57,7 @@ class Shape:
 
 @dataclass
 class Server:
-    """One process of the stand and where it listens."""
+    """One process and its addresses."""
 
     process: Process
     url: str
@@ -66,7 +66,7 @@ class Server:
 
 @dataclass
 class Stand:
-    """What runs. `settings` are those of a router before the workers, beside its default ones."""
+    """The running processes. `settings`: a router's settings for these workers, beside the defaults."""
 
     shape: Shape
     folder: Path
@@ -76,13 +76,12 @@ class Stand:
 
     @property
     def url(self) -> str:
-        """Where clients ask."""
+        """The router's address."""
         if self.router is None:
             raise RuntimeError("this stand has no router")
         return self.router.url
 
     def check(self) -> None:
-        """Raises StandError if a process has ended."""
         for server in self.servers:
             server.process.check()
 
@@ -91,13 +90,12 @@ class Stand:
         return [*self.workers, *([self.router] if self.router is not None else [])]
 
     async def stop(self) -> None:
-        """Everything, the front door first."""
+        """Stop everything, the router first."""
         for server in reversed(self.servers):
             await server.process.stop()
 
 
 def key_of(tenant: str) -> str:
-    """The key with which a tenant of a stand asks."""
     return f"{KEY_PREFIX}{tenant}"
 
 
@@ -105,7 +103,7 @@ def key_of(tenant: str) -> str:
 async def stand(
     shape: Shape, tenants: Sequence[str], *, router: bool = True, worker: str = WORKER
 ) -> AsyncIterator[Stand]:
-    """Start it, and stop it whatever happens. `worker` is the module that is run as a worker."""
+    """Run a test bed, and stop it in every case. `worker`: the module of a worker."""
     with tempfile.TemporaryDirectory(prefix="weir-fire-") as folder:
         made = Stand(shape, Path(folder))
         try:
@@ -128,9 +126,9 @@ async def _start_workers(made: Stand, module: str) -> None:
 def service(
     name: str, module: str, kind: str, ports: tuple[int, int], settings: Mapping[str, str], folder: Path
 ) -> Server:
-    """A process of ours: a router, worker or retrieval (`kind`), with its default settings but for these.
+    """A router, worker or retrieval (`kind`) with default settings except `settings`.
 
-    `ports`: where it listens, and where its metrics do.
+    `ports`: the service's and its metrics'.
     """
     port, metrics_port = ports
     listens = {f"{kind.upper()}_PORT": str(port), "METRICS_PORT": str(metrics_port), "PYTHONPATH": str(ROOT)}
@@ -158,29 +156,28 @@ async def start_router(
     settings: Mapping[str, str] | None = None,
     may_be_cut: frozenset[str] = frozenset(),
 ) -> None:
-    """The router, with its default settings but for where its workers and tenants are, the stand's, and `settings`."""
+    """Start the router with default settings, except its workers, its tenants, `made.settings` and `settings`."""
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
     file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")
-    told = {
+    environment = {
         "WORKERS": ",".join(worker.url for worker in made.workers),
         "TENANTS_FILE": str(file),
         "RETRIEVAL_URL": NO_RETRIEVAL,
         **made.settings,
         **(settings or {}),
     }
-    made.router = service("router", "services.router", "router", (port, metrics_port), told, made.folder)
+    made.router = service("router", "services.router", "router", (port, metrics_port), environment, made.folder)
     made.router.process.start()
     await ready(made.router)
 
 
 async def ready(server: Server) -> None:
-    """Until it can take work."""
     await until_ready(server.process, f"{server.url}/health/ready")
 
 
 def tenants_yaml(tenants: Sequence[str], may_be_cut: frozenset[str] = frozenset()) -> str:
-    """The tenants file: a key each, and whether an answer may be made shorter; all else by default."""
+    """The tenants file: a key each, and whether answers may be shortened."""
     lines = ["tenants:"]
     for tenant in tenants:
         digest = hashlib.sha256(key_of(tenant).encode("ascii")).hexdigest()

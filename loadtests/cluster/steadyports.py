@@ -1,4 +1,4 @@
-"""Ports that a process can come back to."""
+"""Ports that a restarted process can use again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PORTS_IN_A_BLOCK = 40
 
 
 def steady_ports() -> Generator[int, None, None]:
-    """Free ports below the range that the kernel takes source ports from, in a block that this run alone uses.
+    """Free ports below the kernel's range of source ports, in a block that only this run uses.
 
-    A part that is killed comes back on its port. In the kernel's range somebody's outgoing connection may have taken
-    it meanwhile, or a client that knocks there while nobody listens may be connected to itself; and another run on the
-    same machine must not take it for free. The block's first port, held while the generator lives, keeps it.
+    A restarted part uses its old port. In the kernel's range an outgoing connection could have taken it meanwhile, or a
+    client without a server could connect to itself. The block's first port, bound while the generator lives, reserves
+    the block against other runs.
     """
     blocks = list(range(FIRST, BEYOND, PORTS_IN_A_BLOCK))
     random.shuffle(blocks)

@@ -1,13 +1,12 @@
-"""Retrieval and its two stores in a simulation: the production composition over a fake Valkey and a fake PostgreSQL.
+"""Retrieval and its stores in a simulation: the production composition over a fake Valkey and a fake PostgreSQL.
 
     stores = Stores(simulation)
     stores.fill("demo", {"river.md": ["A weir holds a river at its level."]})
     stores.start_cache()
     node = Node(simulation, "retrieval", "10.0.0.3", partial(stores.retrieval, settings), ...)
 
-Each store is a process of its own: its loop can be frozen, and the cache's can be killed and started again, empty.
-Documents are not parsed here, since that takes child processes: corpora are put into the database directly, and
-retrieval's documents API lists and removes them.
+Each store has its own loop and can be frozen; the cache can be killed and restarted empty. Parsing takes child
+processes, so corpora are put into the database directly; the documents API lists and removes them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NO_MODEL = Path("no-model")  # the embedder is in this process, and nothing is p
 
 
 class Stores:
-    """A cache and a database. `cache_loop` is that of the cache's process, for `freeze`, `thaw` and `jump`."""
+    """A cache and a database. `cache_loop` is the cache's process, for `freeze`, `thaw` and `jump`."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -45,29 +44,28 @@ class Stores:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The settings by which retrieval finds them."""
+        """Retrieval's settings for these stores."""
         return {"redis_url": f"redis://{CACHE[0]}:{CACHE[1]}/0", "postgres_url": f"postgresql://weir@{DATABASE}/weir"}
 
     @property
     def cache_up(self) -> bool:
-        """Whether its process runs, or stands still."""
+        """Whether its process runs or is frozen."""
         return self.cache_loop is not None and not self.cache_loop.is_closed()
 
     def start_cache(self) -> None:
-        """A new process, which holds nothing."""
         assert not self.cache_up, "the cache runs already"
         self.cache_loop = SimLoop(self.simulation, "valkey", CACHE[0])
         self.cache_loop.create_task(self.cache.start(), name="valkey")
 
     def kill_cache(self) -> None:
-        """SIGKILL: its keys are gone, and nobody listens."""
+        """SIGKILL: its keys are lost and its port is closed."""
         assert self.cache_loop is not None, "the cache was never started"
         self.cache.connections.clear()
         self.cache.keys.forget()
         self.cache_loop.kill()
 
     def fill(self, tenant: str, documents: Mapping[str, Sequence[str]]) -> None:
-        """Put these documents into the tenant's corpus, each a list of its chunks' texts; one version on."""
+        """Add documents, each a list of its chunks' texts, to the tenant's corpus as a new version."""
         before = self.database.corpora.get(tenant, Corpus(0))
         version = max(before.version + 1, self.database.clock_ms())
         added = {
@@ -78,6 +76,5 @@ class Stores:
         self.database.put(tenant, corpus)
 
     def retrieval(self, settings: RetrievalSettings, *, rng: Random, log: Log) -> Process:
-        """The composition, over these stores."""
         connect = self.database.connect
         return app.build(settings, NO_MODEL, embeds=self.embedder, connect=connect, rng=rng, log=log)

@@ -1,9 +1,9 @@
-"""One end of a connection in the simulated network: an asyncio transport over a kernel's buffers.
+"""One end of a simulated connection: an asyncio transport over a kernel's buffers.
 
-The upper half is asyncio's contract, as its own selector transports keep it (and uvloop's): `pause_writing` above the
-high-water mark, reading that can be paused, `eof_received` and half-closed connections, `connection_lost` exactly once
-and never from within a call of the protocol. The lower half is the kernel: a send and a receive buffer (together the
-window), end of stream, resets.
+The upper half is asyncio's contract, as in its selector transports and uvloop: `pause_writing` above the high-water
+mark, pausable reading, `eof_received`, half-closed connections, and `connection_lost` exactly once and never within a
+call of the protocol. The lower half is the kernel: send and receive buffers (together the window), end of stream,
+resets.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ACK: Packet = "ack"
 SEND_BYTES = 65_536
 LEAST_RECEIVE_BYTES = 1152  # half of what Linux makes of a smaller SO_RCVBUF
 WINDOW_BYTES = SEND_BYTES + 131_072
-"""What the two kernels hold of one direction: 64 KiB to be sent and 128 KiB received, as Linux begins."""
+"""The kernels' buffers of one direction: 64 KiB to send and 128 KiB received, Linux' initial sizes."""
 RESETS = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing waits for no time, and says so by a reset."""
+"""SO_LINGER with no time: close sends a reset."""
 READ_BYTES = 262_144
-"""The most that one read returns, as uvloop and asyncio have it."""
+"""The most bytes of one read, as in uvloop and asyncio."""
 
 
 class SimSocket:
-    """What a transport tells of its socket. SO_LINGER of no time and SO_RCVBUF count, other options do not."""
+    """A transport's socket. Only SO_LINGER without time and SO_RCVBUF have an effect."""
 
     family = socket.AF_INET
 
@@ -53,7 +53,6 @@ class SimSocket:
         return self._peername
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
-        """Accepted."""
         if level == socket.SOL_SOCKET and option == socket.SO_LINGER:
             self._transport.resets = value == RESETS
         elif level == socket.SOL_SOCKET and option == socket.SO_RCVBUF:
@@ -64,7 +63,7 @@ class SimSocket:
 
 
 class SimTransport(_FlowControlMixin):
-    """One end. `kernel_*` is what the operating system does to it, whether the process runs or not."""
+    """One end. `kernel_*` are actions of the operating system, even for a stopped process."""
 
     def __init__(
         self, loop: SimLoop, network: Network, number: int, host: Host, peername: Address, sockname: Address
@@ -76,10 +75,10 @@ class SimTransport(_FlowControlMixin):
         self.number = number
         self.peer: SimTransport = self
         self.last_arrival = 0.0
-        self.opaque = False  # its bytes are no part of the digest
-        self.silent = False  # half-open: nothing gets through any more, and neither end is told
+        self.opaque = False  # its bytes are not digested
+        self.silent = False  # half-open: nothing gets through, and neither end knows
         self.window = network.window_bytes
-        self.resets = False  # when it is closed, and in any case
+        self.resets = False  # when it is closed, in every case
         self._network = network
         self._context = contextvars.copy_context()
         self._protocol: Any = None
@@ -89,20 +88,19 @@ class SimTransport(_FlowControlMixin):
         self._eof = self._closing = False
         self._lost = 0  # writes since the connection was lost
         self._paused = False
-        self._reading = False  # a read is in the loop's line
+        self._reading = False  # a read is scheduled
         # the kernel's half
         self._unread: deque[bytes] = deque()
-        self._on_the_way = 0  # bytes that were sent and that the other process has not read
+        self._on_the_way = 0  # bytes sent and not read by the other process
         self._fin_sent = self._fin_came = self._fin_told = False
-        self._error: OSError | None = None  # a reset has come
+        self._error: OSError | None = None  # a reset has arrived
         self._closed = False
 
     def join(self, other: SimTransport) -> None:
-        """The other end."""
         self.peer, other.peer = other, self
 
     def begin(self, protocol: asyncio.BaseProtocol, made: asyncio.Future[None] | None = None) -> None:
-        """The process has it now. What came before is read after `connection_made`; `made` is done after that."""
+        """Give it to the process. Earlier data is read after `connection_made`; `made` is resolved after that."""
         self._context = contextvars.copy_context()
         self.set_protocol(protocol)
         self._soon(self._made, made)
@@ -219,7 +217,6 @@ class SimTransport(_FlowControlMixin):
             self._network.send(self, FIN)
 
     def _write_ready(self) -> None:
-        """The window has opened."""
         if self._lost or not self._to_send:
             return
         room = self.window - self._on_the_way
@@ -238,7 +235,7 @@ class SimTransport(_FlowControlMixin):
     # Receiving
 
     def arrive(self, kind: Packet, data: bytes) -> None:
-        """In the kernel: a packet of the other end's is here."""
+        """In the kernel: a packet of the other end arrives."""
         if self._closed:
             if kind == DATA:
                 self._network.send(self, RST)
@@ -282,7 +279,7 @@ class SimTransport(_FlowControlMixin):
                 self.close()
 
     def _take(self) -> bytes:
-        """One read: all that is here, or by chance only a part of it."""
+        """One read: all data, or by chance a part of it."""
         unread = self._unread
         data = unread.popleft() if len(unread) == 1 else b"".join(unread)
         unread.clear()
@@ -319,7 +316,7 @@ class SimTransport(_FlowControlMixin):
             self._fatal("data_received", error)
 
     def _fatal(self, call: str, error: Exception) -> None:
-        """A call of the protocol has failed: as the real loops do, say so and end the connection."""
+        """A call of the protocol has failed: report it and end the connection, as real loops do."""
         self.loop.call_exception_handler(
             {
                 "message": f"Fatal error: protocol.{call}() call failed.",
@@ -333,7 +330,7 @@ class SimTransport(_FlowControlMixin):
     # The kernel
 
     def kernel_close(self) -> None:
-        """The socket is closed: by its process, or with it. Bytes that nobody read make it a reset."""
+        """Close the socket, by its process or with it. Unread bytes cause a reset."""
         if self._closed:
             return
         self._closed = True
@@ -346,7 +343,6 @@ class SimTransport(_FlowControlMixin):
         self._unread.clear()
 
     def kernel_abort(self) -> None:
-        """The same, with a reset in any case."""
         if not self._closed:
             self._closed = True
             self._network.connections.pop(self, None)
@@ -354,7 +350,7 @@ class SimTransport(_FlowControlMixin):
             self._unread.clear()
 
     def reset(self) -> None:
-        """A fault: a box in between resets the connection, and both ends are told."""
+        """A fault: a middlebox resets the connection at both ends."""
         for end in (self, self.peer):
             if not end._closed:
                 end.arrive(RST, b"")

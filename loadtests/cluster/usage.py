@@ -1,4 +1,4 @@
-"""Which cores processes may use, and what a process has used: its processor time and its memory."""
+"""Pinning to cores, and a process's processor time and memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ MB = 2**20
 
 
 def cores() -> tuple[frozenset[int], frozenset[int]]:
-    """One core for what is measured, another for everything else; the same one where there is only one."""
+    """One core for the measured process and one for the others; the same one if there is only one."""
     have = sorted(os.sched_getaffinity(0))
     return frozenset(have[:1]), frozenset(have[-1:])
 
 
 @contextlib.contextmanager
 def pinned(to: Set[int]) -> Iterator[None]:
-    """This process on these cores, for a while."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, to)
     try:
@@ -30,22 +29,18 @@ def pinned(to: Set[int]) -> Iterator[None]:
 
 
 def rss_mb(pid: int) -> float:
-    """Resident memory of a process and of those it has started."""
     process = psutil.Process(pid)
     return sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / MB
 
 
 def peak_mb(pid: int) -> float:
-    """The most resident memory that a process ever had, by Linux."""
+    """The peak resident memory of a process, from Linux."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far, all its threads together, to the nanosecond.
-
-    The usual figures count ticks of 10 ms.
-    """
+    """Processor seconds of all threads of a process so far, to the nanosecond; other sources count ticks of 10 ms."""
     spent_ns = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended

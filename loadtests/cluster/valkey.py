@@ -1,25 +1,23 @@
-"""A fake Valkey that speaks RESP 3 over `loop.create_server`, so that the real client meets it over a wire.
+"""A fake Valkey that speaks RESP 3 over `loop.create_server`, so that the real client connects over a socket.
 
-Its interface is the protocol, the narrowest there is for a server that its clients know by nothing else: the client
-library, its pool, its parser and `services.retrieval.cache` run as they are. Its only clock is the loop's.
+The client library, its pool, its parser and `services.retrieval.cache` run unchanged. Its only clock is the loop's. It
+knows the commands of the cache and its tests: HELLO 3, CLIENT, PING, GET, SET with PX, PTTL, PEXPIRE, LPUSH (of a new
+list), SCRIPT LOAD and EVALSHA of the cache's one script. Others are unknown commands. tests/contract runs the same
+checks on it and a real server.
 
-It knows what the cache and its tests say: HELLO 3, CLIENT, PING, GET, SET with PX, PTTL, PEXPIRE, LPUSH (of a new
-list), SCRIPT LOAD and EVALSHA of the cache's one script. Anything else is an unknown command, which fails loudly.
-tests/contract holds it and a real server to the same sentences.
+Not covered: other commands, RESP 2, passwords, other databases, MULTI, replication, Lua as a language, bounded memory
+(`refuses` simulates a full server), and slowness with large answers.
 
-What it does not cover: other commands, RESP 2, passwords, other databases, MULTI, replication, Lua as a language,
-bounded memory (`refuses` says what a full server does), and a server's own slowness with big answers.
+Its faults, each an attribute or a call, at any time:
 
-Its faults, each an attribute or a call, all at any time:
-
-    slow_s            every answer comes so much later; answers keep their order
-    frozen            nothing is read or said; connections are still accepted, as a kernel does for a stopped process
+    slow_s            delays every answer; answers keep their order
+    frozen            reads and sends nothing; connections are still accepted, as by a kernel for a stopped process
     refuses           `LOADING` all but the greeting, `OOM` and `READONLY` what writes
-    lies              what is said of a key is not what is kept under it: see `Lie`
-    cuts_after        connections are closed in the middle of an answer, after so many bytes of it
-    hang_up()         every connection is closed
-    lose_everything() no key is left
-    stop(), start()   the process has ended: no key, no script, no connection, and nobody listens
+    lies              false answers about a key: see `Lie`
+    cuts_after        closes connections after this many bytes of an answer
+    hang_up()         closes every connection
+    lose_everything() removes every key
+    stop(), start()   the process has ended: no keys, scripts, connections or listener
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ SYNTAX = Failure("ERR syntax error")
 
 
 class Refusal(StrEnum):
-    """What a server that answers may refuse to do."""
+    """Errors of a server that answers."""
 
     LOADING = "LOADING Valkey is loading the dataset in memory"
     OOM = "OOM command not allowed when used memory > 'maxmemory'."
@@ -50,7 +48,7 @@ class Refusal(StrEnum):
 
 
 class Lie(StrEnum):
-    """What GET says instead of what is kept."""
+    """False answers of GET."""
 
     ANOTHERS = "the value of another key, the one that was used last"
     TRUNCATED = "the first half of the value"
@@ -60,7 +58,7 @@ class Lie(StrEnum):
 
 
 class FakeValkey:
-    """One server at one address. `port` 0 is any, on a loop that has real sockets."""
+    """One server at one address. `port` 0 takes any port, on a loop with real sockets."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 6379, *, rng: random.Random | None = None) -> None:
         self.host = host
@@ -74,7 +72,7 @@ class FakeValkey:
         self.connections: set[_Connection] = set()
         self._rng = rng or random.Random(0)
         self._frozen = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # it may be asked and told things from outside of it
+        self._loop: asyncio.AbstractEventLoop | None = None  # calls may come from outside of it
         self._server: asyncio.AbstractServer | None = None
 
     @property
@@ -87,21 +85,21 @@ class FakeValkey:
 
     @frozen.setter
     def frozen(self, frozen: bool) -> None:
-        """When it thaws it goes on where it was: what came meanwhile is carried out, in the order of connections."""
+        """After a thaw, pending commands are executed in the order of connections."""
         self._frozen = frozen
         if not frozen:
             for connection in sorted(self.connections, key=lambda each: each.number):
                 connection.go_on()
 
     async def start(self) -> None:
-        """Listen, and hold nothing."""
+        """Listen, with no keys."""
         self._loop = asyncio.get_running_loop()
         server = await self._loop.create_server(lambda: _Connection(self), self.host, self.port)
         self._server = server
         self.port = server.sockets[0].getsockname()[1] if self.port == 0 else self.port
 
     async def stop(self) -> None:
-        """As the kernel ends a process: its connections are reset, its memory is gone."""
+        """End like a killed process: connections are reset, memory is lost."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -110,12 +108,12 @@ class FakeValkey:
         self.keys.forget()
 
     def hang_up(self) -> None:
-        """Close every connection; the next ones are as good as any."""
+        """Close every connection; new ones are unaffected."""
         for connection in list(self.connections):
             connection.abort()
 
     def lose_everything(self) -> None:
-        """FLUSHALL, by somebody else."""
+        """FLUSHALL by another client."""
         self.keys.flush()
 
     def garbage(self) -> bytes:
@@ -127,7 +125,7 @@ class FakeValkey:
 
 
 class _Connection(asyncio.Protocol):
-    """One client. Commands are carried out as they come; their answers leave in the same order."""
+    """One client. Commands are executed on arrival; answers keep their order."""
 
     def __init__(self, server: FakeValkey) -> None:
         self.number = server.accepted
@@ -136,10 +134,10 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
         self._unread: deque[Command] = deque()
-        self._unsaid: deque[tuple[float, bytes]] = deque()  # and when it is to be said
+        self._unsent: deque[tuple[float, bytes]] = deque()  # (time to send, bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._slow_client = False
-        self._leaving = False  # as soon as all is said
+        self._leaving = False  # as soon as all is sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -153,7 +151,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.server.connections.discard(self)
         self._transport = None
-        self._unsaid.clear()
+        self._unsent.clear()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -164,12 +162,12 @@ class _Connection(asyncio.Protocol):
             self._unread += self._reader.feed(data)
         except BadCommand as fault:
             self._leaving = True
-            self._say(Failure(f"ERR Protocol error: {fault}"))
+            self._send(Failure(f"ERR Protocol error: {fault}"))
             return
         self.go_on()
 
     def pause_writing(self) -> None:
-        """It does not read its answers: it gets no more of them until it does."""
+        """The client does not read: send no more answers until it does."""
         self._slow_client = True
 
     def resume_writing(self) -> None:
@@ -177,16 +175,16 @@ class _Connection(asyncio.Protocol):
         self.go_on()
 
     def go_on(self) -> None:
-        """Say what was held back, and carry out what has come, unless the server is frozen."""
+        """Send held answers and execute pending commands, unless the server is frozen."""
         self._speak()
         while self._unread and not self.server.frozen and not self._slow_client and self._transport is not None:
             command = self._unread.popleft()
             if command:
                 self.server.commands += 1
-                self._say(self._carried_out(command))
+                self._send(self._carried_out(command))
         if self._transport is not None and not self._transport.is_closing():
             if self.server.frozen or self._slow_client:
-                self._transport.pause_reading()  # what comes meanwhile waits at the client
+                self._transport.pause_reading()  # further commands wait at the client
             else:
                 self._transport.resume_reading()
 
@@ -194,22 +192,22 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _say(self, answer: Answer | _Raw) -> None:
+    def _send(self, answer: Answer | _Raw) -> None:
         data = answer if isinstance(answer, _Raw) else encoded(answer)
         due = self._loop.time() + self.server.slow_s
-        if self._unsaid:
-            due = max(due, self._unsaid[-1][0])  # answers keep their order, whatever became of the slowness meanwhile
-        self._unsaid.append((due, data))
+        if self._unsent:
+            due = max(due, self._unsent[-1][0])  # answers keep their order, even if `slow_s` changed meanwhile
+        self._unsent.append((due, data))
         self._speak()
 
     def _speak(self) -> None:
-        """Whatever is due. Timers of one moment have no order among them, so there is one timer for all answers."""
-        while self._unsaid and not self.server.frozen and self._unsaid[0][0] <= self._loop.time():
-            self._write(self._unsaid.popleft()[1])
-        if self._leaving and not self._unsaid and self._transport is not None:
+        """Send due answers. One timer serves all of them, because timers of one moment have no order."""
+        while self._unsent and not self.server.frozen and self._unsent[0][0] <= self._loop.time():
+            self._write(self._unsent.popleft()[1])
+        if self._leaving and not self._unsent and self._transport is not None:
             self._transport.close()
-        if self._unsaid and not self.server.frozen and self._timer is None:
-            self._timer = self._loop.call_at(self._unsaid[0][0], self._time_to_speak)
+        if self._unsent and not self.server.frozen and self._timer is None:
+            self._timer = self._loop.call_at(self._unsent[0][0], self._time_to_speak)
 
     def _time_to_speak(self) -> None:
         self._timer = None
@@ -239,14 +237,14 @@ class _Connection(asyncio.Protocol):
         return carry_out(self, *arguments)
 
 
-# The commands: each takes the connection and its arguments, and gives its answer.
+# The commands: each takes the connection and its arguments, and returns its answer.
 
 
 def _hello(client: _Connection, version: bytes) -> Answer:
     if version != b"3":
         return Failure("NOPROTO unsupported protocol version")
-    told: dict[str, Answer] = {"server": "valkey", "version": VERSION, "proto": 3, "id": client.number}
-    return {**told, "mode": "standalone", "role": "master", "modules": []}
+    greeting: dict[str, Answer] = {"server": "valkey", "version": VERSION, "proto": 3, "id": client.number}
+    return {**greeting, "mode": "standalone", "role": "master", "modules": []}
 
 
 def _get(client: _Connection, key: bytes) -> Answer | _Raw:
@@ -302,14 +300,14 @@ def _evalsha(client: _Connection, sha: bytes, number_of_keys: bytes, *arguments:
 
 
 class _Raw(bytes):
-    """What goes on the wire as it is."""
+    """Bytes sent unchanged."""
 
 
 GREETINGS = (b"HELLO", b"CLIENT")
-# How each is carried out, how many arguments it may have, and whether it writes.
+# Handler, permitted number of arguments, and whether it writes.
 COMMANDS: dict[bytes, tuple[Callable[..., Answer | _Raw], range, bool]] = {
     b"HELLO": (_hello, range(1, 2), False),
-    b"CLIENT": (lambda client, *said: OK, range(1, 4), False),
+    b"CLIENT": (lambda client, *_arguments: OK, range(1, 4), False),
     b"PING": (lambda client: Simple("PONG"), range(1), False),
     b"GET": (_get, range(1, 2), False),
     b"SET": (_set, range(2, 5), True),

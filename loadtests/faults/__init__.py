@@ -1,1 +1,1 @@
-"""What goes wrong on purpose: slow workers, a wire that fails, a worker that answers by tricks."""
+"""Injected faults: slow workers, failing connections and byzantine workers."""

@@ -1,6 +1,6 @@
-"""How a simulated worker is made slow, and well again: `/faults` on its metrics listener.
+"""Slow down a simulated worker and reset it, through `/faults` on its metrics listener.
 
-A fault is put with the time that it lasts, and the worker heals by itself: whoever put it may be killed.
+A fault has a duration, so the worker recovers even if the caller is killed.
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ from loadtests.internal import headers
 
 
 class NoFault(OSError):
-    """A worker did not do it; the message says why."""
+    """The request to the worker failed; the message says why."""
 
 
 def put(url: str, slow_factor: float, for_s: float, within_s: float) -> None:
-    """Its steps last so many times as long, for so many seconds from now."""
+    """Multiply the time of its steps by `slow_factor` for `for_s` seconds."""
     _ask("PUT", url, within_s, {"slow_factor": slow_factor, "for_s": for_s})
 
 
 def mend(url: str, within_s: float) -> None:
-    """It is well at once."""
     _ask("DELETE", url, within_s)
 
 
 def check(url: str, within_s: float) -> None:
-    """Whether it takes faults at all."""
     _ask("GET", url, within_s)
 
 
 def _ask(method: str, url: str, within_s: float, body: object = None) -> None:
-    """`url` is the listener's. Raises NoFault."""
+    """`url` is the metrics listener's. Raises NoFault."""
     parts = urlsplit(url)
     connection = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=within_s)
     try:
         data = None if body is None else json.dumps(body)
-        said = {"content-type": "application/json"} if data else {}
-        connection.request(method, "/faults", data, {**said, **headers()})
+        content_type = {"content-type": "application/json"} if data else {}
+        connection.request(method, "/faults", data, {**content_type, **headers()})
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
         raise NoFault(f"{url}/faults does not answer ({error or type(error).__name__})") from error

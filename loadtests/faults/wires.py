@@ -1,4 +1,4 @@
-"""A wire before a part: a fault proxy in a process of its own, told by its control port what to be."""
+"""A fault proxy before a part, as a process, controlled through its control port."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from loadtests.paths import ROOT
 
 HOST = "127.0.0.1"
 HEALTHY = "healthy"
-SAID_WITHIN_S = 10.0
+REPLY_WITHIN_S = 10.0
 CONNECTIONS = 2048
 
 
 class Wire:
-    """From its port to another's."""
+    """A proxy from its own port to `to_port`."""
 
     def __init__(self, name: str, to_port: int, ports: Iterator[int], folder: Path) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Wire:
         self.process = Process(f"wire-{name}", command, {"PYTHONPATH": str(ROOT)}, folder)
 
     async def ready(self) -> None:
-        """Until it can be told something. Raises StandError where it ends instead."""
+        """Wait for the control port. Raises StandError if the process ends first."""
         loop = asyncio.get_running_loop()
         end = loop.time() + READY_WITHIN_S
         while loop.time() < end:
@@ -41,13 +41,13 @@ class Wire:
         raise StandError(f"{self.process.name} was not ready within {READY_WITHIN_S:g} s")
 
     async def become(self, line: str) -> None:
-        """Say a line of `faults.proxy.fault`. Raises StandError where it is not understood, OSError where nobody is."""
-        async with asyncio.timeout(SAID_WITHIN_S):
+        """Send a line of `faults.proxy.fault`. Raises StandError if it is rejected, OSError if the port is closed."""
+        async with asyncio.timeout(REPLY_WITHIN_S):
             reader, writer = await asyncio.open_connection(HOST, self._control)
             try:
                 writer.write(f"{line}\n".encode())
-                said = await reader.readline()
+                reply = await reader.readline()
             finally:
                 writer.close()
-        if not said.startswith(b"ok "):
-            raise StandError(f"{self.process.name} was told {line!r} and said {said!r}")
+        if not reply.startswith(b"ok "):
+            raise StandError(f"{self.process.name} answered {reply!r} to {line!r}")

@@ -1,7 +1,7 @@
 """`python -m loadtests.load PLAN.toml --url http://127.0.0.1:8000 [--trace FILE] [--json FILE] [--rows FILE]`
 
-With `--describe` it tells what would be sent, and sends nothing. Exit status: 0; 2 for a plan or an address that cannot
-be used; 3 if the generator itself was too late too often.
+`--describe` prints what would be sent and sends nothing. Exit status: 0; 2 for an unusable plan or address; 3 if the
+generator itself was late too often.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return BAD_PLAN
     began_cpu_s = time.process_time()
-    with progress("load", plan.seconds) as say:
-        ledger = uvloop.run(client.run(partial(_tell, say, plan.seconds)))
+    with progress("load", plan.seconds) as report:
+        ledger = uvloop.run(client.run(partial(_progress, report, plan.seconds)))
     cpu_s = time.process_time() - began_cpu_s
     found = figures(plan, ledger)
     cost = f"generator cost: {cpu_s:.2f} s of a core in {plan.seconds:g} s, for {ledger.tries.total():,} tries"
@@ -64,22 +64,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("plan", type=Path, help="a plan in TOML; see loadtests/README.md")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="this machine or the compose network's router")
     parser.add_argument("--trace", type=Path, help="replay this file in place of the plan's own recording")
-    parser.add_argument("--describe", action="store_true", help="tell what would be sent, and send nothing")
+    parser.add_argument("--describe", action="store_true", help="print what would be sent, and send nothing")
     parser.add_argument("--json", type=Path, help="write the figures here, or the description")
     parser.add_argument("--rows", type=Path, help="write the ledger here, one JSON object a line")
     return parser.parse_args()
 
 
-def _tell(say: Say, seconds: float, now_s: float, ledger: Ledger) -> None:
+def _progress(report: Say, seconds: float, now_s: float, ledger: Ledger) -> None:
     if int(now_s) % SAY_EVERY_S == 0 and now_s >= 1:
         left_s = max(0.0, seconds - now_s)
-        say(f"{left_s:.0f} s left; {len(ledger.rows):,} sent, {ledger.open:,} open")
+        report(f"{left_s:.0f} s left; {len(ledger.rows):,} sent, {ledger.open:,} open")
 
 
 def _write(wanted: argparse.Namespace, plan: Plan, found: dict[str, object], ledger: Ledger) -> None:
     if wanted.json is not None:
-        told = {"route": plan.route, "seed": plan.seed, "seconds": plan.seconds, **found}
-        wanted.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        document = {"route": plan.route, "seed": plan.seed, "seconds": plan.seconds, **found}
+        wanted.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if wanted.rows is not None:
         with wanted.rows.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row.as_dict()) + "\n" for row in ledger.rows)

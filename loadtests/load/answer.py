@@ -1,6 +1,6 @@
-"""Reading one answer: what its bytes say of it, fed as they come. It knows no socket and no clock.
+"""An incremental reader of one answer, without sockets or clocks.
 
-Whole answers are read at their end; streams as they grow, since the moment of the first token is what people feel.
+A whole answer is parsed at its end. A stream is parsed as it grows, because the first token's time matters to users.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Error(msgspec.Struct):
     code: str | None = None
 
 
-class _Said(msgspec.Struct):
-    """What any of the routes may say, whole or in one event; everything else is ignored."""
+class _Fields(msgspec.Struct):
+    """The fields read from any route's answer or event; all others are ignored."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
@@ -45,11 +45,11 @@ class _Said(msgspec.Struct):
     retrieval_source: str = ""
 
 
-_read = msgspec.json.Decoder(_Said).decode
+_read = msgspec.json.Decoder(_Fields).decode
 
 
 class Answer:
-    """One answer. `body` returns whether this piece brought the first token. `source`: where `/ask` says it is from."""
+    """One answer. `body` returns True for the piece that brought the first token. `source` is `/ask`'s own field."""
 
     __slots__ = (
         "_buffer",
@@ -88,7 +88,6 @@ class Answer:
         self._malformed = False
 
     def header(self, name: bytes, value: bytes) -> None:
-        """One header, its name in lower case."""
         take = _HEADERS.get(name)
         if take is not None:
             try:
@@ -97,7 +96,6 @@ class Answer:
                 self._malformed = True
 
     def body(self, data: bytes) -> bool:
-        """One piece of the body."""
         self._bytes += len(data)
         if self._bytes > self.most_bytes:
             self._malformed = True
@@ -106,7 +104,7 @@ class Answer:
         return self._events() if self.streamed and self.status == 200 else False
 
     def outcome(self) -> tuple[str, str]:
-        """Once it is whole: `served`, `refused:CODE` or `failed:WHAT`, and the code."""
+        """Outcome and code of an ended answer. The outcome is `served`, `refused:CODE` or `failed:WHAT`."""
         if self._malformed:
             return "failed:malformed", ""
         if self.status == 200:
@@ -114,12 +112,12 @@ class Answer:
         return self._error_outcome()
 
     def _whole_outcome(self) -> tuple[str, str]:
-        said = self._decode(b"".join(self._buffer))
-        if said is None or not _text(said):
+        fields = self._decode(b"".join(self._buffer))
+        if fields is None or not _text(fields):
             return "failed:malformed", ""
-        self._count(said)
-        self.source = said.source
-        self.retrieval_source = said.retrieval_source
+        self._count(fields)
+        self.source = fields.source
+        self.retrieval_source = fields.retrieval_source
         return SERVED, ""
 
     def _stream_outcome(self) -> tuple[str, str]:
@@ -130,8 +128,8 @@ class Answer:
         return (SERVED, "") if self._done else ("failed:cut", "")
 
     def _error_outcome(self) -> tuple[str, str]:
-        said = self._decode(b"".join(self._buffer))
-        code = said.error.code if said is not None and said.error is not None else None
+        fields = self._decode(b"".join(self._buffer))
+        code = fields.error.code if fields is not None and fields.error is not None else None
         if code is None and self.status in REFUSING:
             code = f"bare_{self.status}"
         if code is None or code not in CODES:
@@ -139,7 +137,7 @@ class Answer:
         return f"refused:{code}", code
 
     def _events(self) -> bool:
-        """Take the whole events out of what has come."""
+        """Consume the complete events in the buffer."""
         *events, rest = b"".join(self._buffer).split(b"\n\n")
         self._buffer = [rest] if rest else []
         was_spoken = self.spoken
@@ -150,28 +148,28 @@ class Answer:
     def _event(self, event: bytes) -> None:
         at = event.find(b"data: ")
         if at < 0:
-            return  # a comment that keeps the connection alive
+            return  # a keep-alive comment
         data = event[at + 6 :]
         if data == b"[DONE]":
             self._done = True
             return
-        said = self._decode(data)
-        if said is None:
+        fields = self._decode(data)
+        if fields is None:
             self._malformed = True
-        elif said.error is not None or event.startswith(b"event: error"):
-            self._error = (said.error and said.error.code) or "unknown"
-        elif _text(said):
+        elif fields.error is not None or event.startswith(b"event: error"):
+            self._error = (fields.error and fields.error.code) or "unknown"
+        elif _text(fields):
             self.spoken = True
-            self._count(said, events=1)
+            self._count(fields, events=1)
         else:
-            self._count(said)
+            self._count(fields)
 
-    def _count(self, said: _Said, events: int = 0) -> None:
-        """The usage where it is told, else one token for each event that brought text."""
-        self.tokens = said.usage.completion_tokens if said.usage is not None else self.tokens + events
+    def _count(self, fields: _Fields, events: int = 0) -> None:
+        """Tokens from `usage` if present, else one per event with text."""
+        self.tokens = fields.usage.completion_tokens if fields.usage is not None else self.tokens + events
 
     @staticmethod
-    def _decode(data: bytes) -> _Said | None:
+    def _decode(data: bytes) -> _Fields | None:
         try:
             return _read(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -181,14 +179,14 @@ class Answer:
         return f"<Answer {self.status or 'not begun'}, {self._bytes} bytes, {self.tokens} tokens>"
 
 
-def _text(said: _Said) -> bool:
-    """Whether it says something: a completion, a chat's message or delta, `/ask`'s or a worker's own text."""
-    return bool(said.text) or any(map(_choice_text, said.choices))
+def _text(fields: _Fields) -> bool:
+    """Whether there is text: in a completion, a chat message or delta, or the `text` of `/ask` or a worker."""
+    return bool(fields.text) or any(map(_choice_text, fields.choices))
 
 
 def _choice_text(choice: _Choice) -> str | None:
-    said = choice.message or choice.delta
-    return choice.text if said is None else said.content
+    fields = choice.message or choice.delta
+    return choice.text if fields is None else fields.content
 
 
 def _retry_after_ms(answer: Answer, value: bytes) -> None:

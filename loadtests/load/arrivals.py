@@ -1,11 +1,9 @@
-"""When each request should be sent, and how big it is: drawn from the plan alone, before the server is asked anything.
+"""When each request is due and how large it is, drawn from the plan alone before the run.
 
-A source of arrivals is an iterator of `Ask` in the order of time. A tenant with a recording has its requests from
-there; all others have them drawn.
+A source of arrivals is an iterator of `Ask` in order of time. A tenant with a recording replays it.
 
-Rates may change in steps. Arrivals are made in the time of their own clock, which runs `per_s` times as fast as the
-wall's: there the gaps have a mean of 1 (`gaps`), and the moment on the wall at which that clock shows x is
-Lambda^-1(x), where Lambda(t) is the integral of the rate.
+Rates may change in steps. Arrivals are drawn on a clock that runs `per_s` times as fast as the wall clock, where gaps
+have mean 1 (`gaps`). A moment x on that clock is Lambda^-1(x) on the wall clock; Lambda(t) is the integral of the rate.
 """
 
 from __future__ import annotations
@@ -23,15 +21,13 @@ from loadtests.scenarios.distributions import Distribution
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One distinct request, due `at_s` seconds after the start."""
-
     at_s: float
     tenant: Tenant
     prompt_tokens: int
     answer_tokens: int
     stream: bool
     patience_s: float = 0.0
-    """Of this client, where it is another than its tenant's."""
+    """This client's own; 0 uses its tenant's."""
 
     @property
     def deadline_ms(self) -> float:
@@ -39,18 +35,18 @@ class Ask:
 
     @property
     def waits_s(self) -> float:
-        """How long one try is waited for before the client gives up."""
+        """Seconds after which the client gives up a try."""
         return self.patience_s or self.tenant.waits_for_s(self.answer_tokens)
 
 
 def asks(plan: Plan) -> Iterator[Ask]:
-    """Every request of the plan in the order of time. The same plan gives the same requests."""
+    """Every request of the plan in order of time. Equal plans give equal requests."""
     streams = (_of(tenant, plan) for tenant in plan.tenants)
     return merge(*streams, key=lambda ask: ask.at_s)
 
 
 def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:
-    chance = random.Random(f"{plan.seed}:{tenant.name}")  # one more tenant changes nobody else's arrivals
+    chance = random.Random(f"{plan.seed}:{tenant.name}")  # another tenant does not change these arrivals
     for request in tenant.recorded:
         if request.at_s < plan.seconds:
             yield Ask(*request[:1], tenant, *request[1:], chance.random() < tenant.stream)
@@ -62,10 +58,10 @@ def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:
 
 
 def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[float]:
-    """The intended times of a tenant's requests, before `seconds`."""
+    """The intended times of a tenant's requests, all before `seconds`."""
     ends = [*(step.from_s for step in tenant.steps[1:]), seconds]
     gap = gaps(tenant.arrivals, tenant.cv, chance)
-    due, shown = gap(), 0.0  # on the arrivals' own clock: the next one, and this step's beginning
+    due, shown = gap(), 0.0  # on the arrivals' clock: the next arrival, and the start of this step
     for step, end in zip(tenant.steps, ends, strict=True):
         end = min(end, seconds)
         if step.per_s <= 0 or end <= step.from_s:
@@ -78,11 +74,10 @@ def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[f
 
 
 def token_counts(size: Distribution, chance: random.Random) -> Callable[[], int]:
-    """Draws one number of tokens after another."""
     draw = size.sampler(chance)
     return lambda: min(max(1, round(draw())), MAX_TOKENS)
 
 
 def numbered(source: Iterator[Ask]) -> Iterator[tuple[int, Ask]]:
-    """With a running number, which is the ledger row's."""
+    """Each request with the number of its ledger row."""
     return zip(count(), source)

@@ -1,9 +1,8 @@
-"""A request as bytes. Everything that does not change between two requests of a tenant is made once.
+"""Requests as bytes. The parts that are equal for a tenant's requests are built once.
 
-Each prompt begins with its own number, so that no cache and no prefix affinity makes one request of them all. Numbers
-and words are one token each to the simulated engine's tokenizer, and close to one to a real one.
-
-A trace has thousands of lengths, and prompts of many kilobytes: what is kept has no prompt in it.
+Each prompt begins with its own number, so that neither a cache nor prefix affinity can merge requests. To the simulated
+engine's tokenizer a number or word is one token; to a real one it is close to one. Traces have thousands of lengths and
+long prompts, so a cached shape holds no prompt.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from urllib.parse import urlsplit
 from loadtests.load.arrivals import Ask
 from loadtests.load.plan import MAX_TOKENS, Tenant
 
-NUMBER = "######"  # where the number goes: six hexadecimal digits
+NUMBER = "######"  # placeholder of the number: six hexadecimal digits
 NUMBERS = 16**6
-REST = "@@@@@@"  # where the rest of the prompt goes
+REST = "@@@@@@"  # placeholder of the rest of the prompt
 WORD = b" water"
 WORDS = WORD * MAX_TOKENS
-NO_DEADLINE_MS = 120_000  # a plain worker behind a plain proxy is not told a deadline: this is its longest
+NO_DEADLINE_MS = 120_000  # the upper bound for a plain worker behind a plain proxy, which receives no deadline
 CACHED_SHAPES = 4096
 
 
 class Shape(NamedTuple):
-    """A request without its length, its number and the rest of its prompt."""
+    """A request without its content-length, its number and the rest of its prompt."""
 
     head: bytes
     until_the_rest: list[bytes]  # split where the number goes
@@ -35,8 +34,6 @@ class Shape(NamedTuple):
 
 
 class Asking:
-    """Makes the requests of a run."""
-
     __slots__ = ("_path", "_route", "_shapes", "_url")
 
     def __init__(self, url: str, route: str) -> None:
@@ -45,7 +42,7 @@ class Asking:
         self._shapes: dict[tuple[str, int, bool], Shape] = {}
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
-        """The whole request; `number` tells it from all others of the run, tries included."""
+        """The whole request. `number` is unique in the run, retries included."""
         key = (ask.tenant.name, ask.answer_tokens, ask.stream)
         shape = self._shapes.get(key)
         if shape is None:
@@ -53,8 +50,8 @@ class Asking:
                 self._shapes.clear()
             shape = self._shapes[key] = self._shape(ask)
         rest = WORDS[: len(WORD) * (ask.prompt_tokens - 1)]
-        told = (b"%06x" % (number % NUMBERS)).join(shape.until_the_rest)
-        return b"%b%d%b%b%b" % (shape.head, shape.body_bytes + len(rest), told, rest, shape.end)
+        begin = (b"%06x" % (number % NUMBERS)).join(shape.until_the_rest)
+        return b"%b%d%b%b%b" % (shape.head, shape.body_bytes + len(rest), begin, rest, shape.end)
 
     def _shape(self, ask: Ask) -> Shape:
         tenant = ask.tenant
@@ -65,7 +62,7 @@ class Asking:
 
 
 class Questions:
-    """Questions to `/ask` in words of their own, for what is asked more than once. See `client.Requests`."""
+    """Questions to `/ask` that may repeat, from a list of texts. See `client.Requests`."""
 
     __slots__ = ("_passages", "_url", "_words")
 
@@ -75,14 +72,14 @@ class Questions:
         self._passages = passages
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
-        """The question of this number, for at most so many passages."""
-        said = {"query": self._words(number), "top_k": self._passages, "max_tokens": ask.answer_tokens}
-        body = json.dumps(said).encode()
+        """The question with this number, for at most `passages` passages."""
+        question = {"query": self._words(number), "top_k": self._passages, "max_tokens": ask.answer_tokens}
+        body = json.dumps(question).encode()
         return b"%b%d\r\n\r\n%b" % (_head(self._url, "/ask", ask), len(body), body)
 
 
 def _head(url: str, path: str, ask: Ask) -> bytes:
-    """Up to the number that says how long the body is."""
+    """The head up to the value of content-length."""
     parts, tenant = urlsplit(url), ask.tenant
     lines = [
         f"POST {parts.path.rstrip('/')}{path} HTTP/1.1",

@@ -1,7 +1,7 @@
-"""What the workers can do, measured: one client for each slot, directly at the worker, asking again when answered.
+"""The workers' capacity, measured directly with one closed-loop client per slot.
 
-This is the unit of every load and every goodput. It includes what a worker of this kind loses between two answers (a
-newcomer waits for the running step to end), which is not the router's to win back.
+All loads and goodputs are multiples of it. It includes the time a worker loses between two answers, when a new request
+waits for the running step to end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ANSWER_WITHIN_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Answers and tokens a second, of usual answers, and how long one takes where every slot is always taken."""
+    """Answers and tokens per second at the usual size, and the service time with every slot busy."""
 
     per_s: float
     tokens_per_s: float
@@ -33,7 +33,7 @@ class Capacity:
 
 
 async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = WARM_UP_S) -> Capacity:
-    """Raises RuntimeError if a worker did not answer, or none did within these seconds."""
+    """Raises RuntimeError if a worker fails to answer, or none answers in time."""
     try:
         async with asyncio.timeout(warm_up_s + seconds + ANSWER_WITHIN_S):
             loads = (_of(worker.url, stand.shape, seconds, warm_up_s) for worker in stand.workers)
@@ -47,7 +47,7 @@ async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = W
 
 
 async def _of(url: str, shape: Shape, seconds: float, warm_up_s: float) -> Tally:
-    """One worker's answers, each as long as it was asked to be."""
+    """Load one worker; each answer has its full requested length."""
     asking, numbers = Asking(url, "generate"), count()
     ask = Ask(0.0, Tenant("capacity", (Step(0, 0),)), shape.prompt_tokens, shape.answer_tokens, False)
     port = urlsplit(url).port or 80

@@ -1,10 +1,8 @@
-"""The open loop: every request leaves at its intended time, whatever has become of those before it.
+"""The open loop: every request leaves at its intended time, whatever happened to earlier ones.
 
-A client that waits for an answer before it asks again slows down when the server does, and so hides how long others
-would have waited (coordinated omission). Here latency counts from the *intended* time. Where the generator itself is
-late, that time is on the ledger too: `sent_s - intended_s`, so a run can tell what of its figures it caused itself.
-
-One timer for the next arrival, one for each try's patience, and callbacks for the rest.
+A closed-loop client slows down with the server and hides the waiting time of others (coordinated omission). Here
+latency counts from the *intended* time. The generator's own lateness is in the ledger (`sent_s - intended_s`), so a run
+shows which part of its figures it caused. One timer serves the next arrival and one each try's timeout.
 """
 
 from __future__ import annotations
@@ -35,24 +33,24 @@ START_IN_S = 0.05
 LOOK_EVERY_S = 1.0
 BEAT_S = 0.005
 BURST_S = 0.1
-"""Of a bounded rate, as much may leave in one instant."""
+"""A bounded rate permits a burst of this many seconds' worth at once."""
 
 Watch = Callable[[float, Ledger], None]
 Listen = Callable[[Row, Exchange], None]
 
 
 class Requests(Protocol):
-    """Makes a request's bytes; `number` tells it from all others of the run. `Asking` is the usual one."""
+    """Builds a request's bytes; `number` is unique in the run. `Asking` is the usual implementation."""
 
     def bytes_of(self, ask: Ask, number: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no plan can pass, all tenants and all tries together.
+    """Limits over all tenants and tries.
 
-    A request whose next try would pass the rate or the number under way ends as `held_back`; one that would be one too
-    many of those `returning`, which wait for their next try, ends as its last try did.
+    A request whose next try would exceed `per_s` or `under_way` ends as `held_back`. One that would exceed `returning`
+    (requests that wait for their next try) ends as its last try did.
     """
 
     per_s: float
@@ -63,9 +61,9 @@ class Bounds:
 class Client:
     """One run of one plan against one address.
 
-    `requests` for other questions than the usual ones; `answer` makes what reads each answer, and `listen` is told of
-    every try that has ended. `rest_s`: after how many seconds of rest a connection is left for a new one
-    (5 by default). `ledger` for one that keeps something else than rows.
+    `requests` replaces the usual questions, `answer` builds the reader of each answer, and `listen` is called for every
+    ended try. A connection idle for more than `rest_s` seconds (default 5) is not reused. `ledger` replaces the
+    default.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class Client:
 
     @property
     def unasked(self) -> int:
-        """Answers that came on a connection where nobody was waiting for one."""
+        """Answers that arrived on a connection without a request."""
         return sum(pool.unasked for pool in set(self._pools.values()))
 
     @property
@@ -117,7 +115,7 @@ class Client:
         return max(0.0, self._now()) if self._began_at else 0.0
 
     def stop(self, *, at_once: bool = False) -> None:
-        """No request comes any more, and none is tried again. `at_once`: clients give up what is under way."""
+        """Stop arrivals and retries. `at_once` also abandons the tries under way."""
         self._stopped, self._next = True, None
         for row, (timer, outcome) in self._returning.items():
             timer.cancel()
@@ -128,7 +126,7 @@ class Client:
         self._look_for_the_end()
 
     async def run(self, watch: Watch | None = None) -> Ledger:
-        """Send everything and wait for every ending; `watch` is called about once a second."""
+        """Send everything and wait for every ending. `watch` is called about once a second."""
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         self._began_at = perf_counter() + START_IN_S
@@ -154,7 +152,7 @@ class Client:
             watch(self._now(), self.ledger)
 
     def _beat(self) -> None:
-        """Notice how long this program's own event loop has been away: what arrived meanwhile was not late."""
+        """Measure how long the event loop was blocked: answers that arrived meanwhile were not late."""
         now = perf_counter()
         if self._beat_at:
             self._lag_s = max(0.0, now - self._beat_at - BEAT_S)
@@ -163,7 +161,7 @@ class Client:
             asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def _away_s(self) -> float:
-        """By how much what is noticed now may have been here before: the lag of the last beat, or since."""
+        """How much earlier an event noticed now may have happened: the lag of the last beat, or since it."""
         return max(self._lag_s, perf_counter() - self._beat_at - BEAT_S, 0.0)
 
     def _now(self) -> float:
@@ -173,7 +171,7 @@ class Client:
         self._next = None if self._stopped else next(self._source, None)
 
     def _tick(self) -> None:
-        """Send what is due, and set the timer for what is next."""
+        """Send what is due and set the timer for the next arrival."""
         if self._over is None or self._over.done():
             return
         try:
@@ -181,7 +179,7 @@ class Client:
                 self._arrive(*self._next)
                 self._advance()
         except Exception as error:
-            self._over.set_exception(error)  # a fault of this program must not look like a quiet server
+            self._over.set_exception(error)  # a fault of this program must not look like a silent server
             return
         if self._next is None:
             self._look_for_the_end()
@@ -216,7 +214,7 @@ class Client:
         self._pools[ask.tenant.name].send(exchange)
 
     def _may_send(self) -> bool:
-        """Within the bounds, and counted against them."""
+        """Whether the limits permit a try; if so, count it."""
         bounds = self._bounds
         if bounds is None:
             return True
@@ -228,7 +226,7 @@ class Client:
         return True
 
     def _settle_or_stop(self, row: Row, ask: Ask, exchange: Exchange) -> None:
-        """A fault in our own book-keeping ends the run instead of vanishing in a callback."""
+        """End the run at a fault of the bookkeeping, which would vanish in a callback."""
         try:
             self._settle(row, ask, exchange)
         except Exception as error:
@@ -236,7 +234,7 @@ class Client:
                 self._over.set_exception(error)
 
     def _settle(self, row: Row, ask: Ask, exchange: Exchange) -> None:
-        """A try is over: the row gets its ending, or another try."""
+        """End the row of an ended try, or schedule the next try."""
         self._under_way.discard(exchange)
         self._write_down(row, exchange)
         if self._listen is not None:
@@ -284,7 +282,7 @@ class Client:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """No pauses of the collector's making: the rows of a run are bounded and hold no cycles."""
+    """Switch off garbage collection and its pauses: a run's rows are bounded and hold no cycles."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""A closed loop over bare HTTP/1.1 connections: N clients that ask again as soon as they are answered.
+"""A closed loop over bare HTTP/1.1 connections: N clients that send again as soon as they are answered.
 
-It tells what a server can do. It reads as little of an answer as it must, since it shares a core with what is behind
-the server. What users at a given rate get is told by the open loop (`client`, `rates`).
+It measures a server's capacity. It parses as little as possible, because it shares a core with the server. The open
+loop (`client`, `rates`) measures what users get at a given rate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def post(port: int, path: str, body: bytes) -> bytes:
 
 @dataclass
 class Tally:
-    """Seconds per answer, statuses, and streamed events; with `judge`, how many bodies it gave which verdict."""
+    """Seconds per answer, statuses and streamed events; with `judge`, the number of bodies per verdict."""
 
     judge: Callable[[bytes], str] | None = None
     verdicts: dict[str, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Tally:
     wall_s: float = 0.0
 
     def quantile_ms(self, q: float) -> float:
-        """Milliseconds; nan of none."""
+        """Milliseconds; NaN without answers."""
         return 1000 * quantile_of(self.seconds, q)
 
     @property
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time; answers with a content-length, or chunked ones that end in the last chunk."""
+    """One request at a time; answers have a content-length, or chunks that end with the last chunk."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
@@ -116,18 +116,18 @@ class Connection(asyncio.Protocol):
 
 
 async def hold(port: int, requests: Iterable[bytes], pause_s: float) -> list[Connection]:
-    """Ask what is never answered, each over a connection of its own. After the pause all of it has arrived."""
+    """Send requests that are never answered, each on its own connection. After `pause_s` all have arrived."""
     held = []
     for request in requests:
         connection = await connect(port, Tally())
-        connection.ask(request).add_done_callback(_nobody_asks)
+        connection.ask(request).add_done_callback(_ignored)
         held.append(connection)
     await asyncio.sleep(pause_s)
     return held
 
 
-def _nobody_asks(done: asyncio.Future[None]) -> None:
-    """How a request ended that was only there to hold a place."""
+def _ignored(done: asyncio.Future[None]) -> None:
+    """Retrieve the exception of a request that only occupied a place."""
     if not done.cancelled():
         done.exception()
 
@@ -146,9 +146,9 @@ async def closed_loop(
     judge: Callable[[bytes], str] | None = None,
     warm_up_s: float | None = None,
 ) -> Tally:
-    """`connections` clients that ask again as soon as they are answered. Counted are answers that come in `seconds`.
+    """`connections` clients that send again as soon as they are answered. Answers within `seconds` are counted.
 
-    Before that they warm up, by default for a quarter of that time and at most a second. Raises ConnectionError.
+    They warm up first: by default for a quarter of that time, at most one second. Raises ConnectionError.
     """
     clients = [await connect(port, Tally(judge)) for _ in range(connections)]
     tally, over = Tally(judge), False
@@ -175,14 +175,13 @@ async def closed_loop(
 
 
 async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
-    """So long, or until the first of them fails: raises what it raised."""
+    """Wait `seconds`, or until the first client fails, and raise its exception."""
     ended, _ = await asyncio.wait([asking], timeout=seconds)
     for each in ended:
         await each
 
 
 def _count(clients: Iterable[Connection], tally: Tally) -> None:
-    """From now on in this one."""
     for client in clients:
         client.tally = tally
 
@@ -190,15 +189,15 @@ def _count(clients: Iterable[Connection], tally: Tally) -> None:
 async def closed_number(
     port: int, requests: Sequence[bytes], connections: int, number: int, judge: Callable[[bytes], str] | None = None
 ) -> Tally:
-    """So many requests, these in turn, by clients that ask again as soon as they are answered."""
-    tally, turn = Tally(judge), itertools.cycle(requests)
+    """Send `number` requests, cycling through `requests`, from closed-loop clients."""
+    tally, following = Tally(judge), itertools.cycle(requests)
     left = itertools.count()
     clients = [await connect(port, tally) for _ in range(connections)]
     began = perf_counter()
 
     async def one(client: Connection) -> None:
         while next(left) < number:
-            await client.ask(next(turn))
+            await client.ask(next(following))
 
     await asyncio.gather(*map(one, clients))
     tally.wall_s = perf_counter() - began

@@ -1,7 +1,7 @@
-"""Keep-alive connections to one server: one exchange at a time on each, opened when they are needed.
+"""Keep-alive connections to one server, opened on demand, with one exchange at a time and no pipelining.
 
-No pipelining. Callbacks all the way: a request costs no task and no future, which is what lets one core keep 6,000 of
-them a second on time. Times are of `perf_counter`, since uvloop's own clock counts whole milliseconds.
+Callbacks only, without a task or future per request: one core sends 6,000 a second on time. Times are from
+`perf_counter`, because uvloop's clock counts whole milliseconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from loadtests.load.answer import Answer
 
 CONNECT_TIMEOUT_S = 5.0
 MOST_REST_S = 5.0
-"""A server closes what rests. A connection that has rested for longer is left, as HTTP clients do, lest the request and
-the server's goodbye meet on the way."""
+"""A connection idle for longer is not reused, as in other HTTP clients: the server may be closing it."""
 FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Exchange:
-    """One try: the bytes to send, what came back, and who is to be told when it is over. Over once."""
+    """One try: the bytes to send, the answer, and the callback for its end. It ends once."""
 
     __slots__ = (
         "_on_over",
@@ -52,7 +51,7 @@ class Exchange:
         self._on_over = on_over
 
     def end(self, failure: str = "") -> None:
-        """Whole if nothing failed; what comes after the first call changes nothing."""
+        """End the try: complete if there is no `failure`. Later calls have no effect."""
         if self.over:
             return
         self.over = True
@@ -65,7 +64,7 @@ class Exchange:
         self._on_over(self)
 
     def give_up(self, failure: str) -> None:
-        """Nobody waits for it any more: end it and close its connection, which is how a server can know."""
+        """End the try and close its connection, which is how the server learns of it."""
         connection = self.connection
         self.end(failure)
         if connection is not None:
@@ -100,12 +99,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether it may take another exchange, after its rest."""
+        """Whether it may take another exchange."""
         open_still = self._transport is not None and not self._transport.is_closing()
         return open_still and perf_counter() - self._rests_since < self._pool.rest_s
 
     def rest(self) -> None:
-        """Nothing is to be sent for now."""
         self._rests_since = perf_counter()
 
     def send(self, exchange: Exchange) -> None:
@@ -118,18 +116,18 @@ class Connection(asyncio.Protocol):
             self._transport.write(exchange.request)
 
     def abort(self) -> None:
-        """Close; whatever was under way is lost."""
+        """Close; an exchange under way is lost."""
         self._exchange = None
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         if self._exchange is None:
             self._pool.unasked += 1
-            self.abort()  # bytes that nobody asked for
+            self.abort()  # bytes without a request
             return
         try:
             self._parser.feed_data(data)
@@ -147,7 +145,7 @@ class Connection(asyncio.Protocol):
         if not self._began:
             exchange.end("closed")
         elif exc is None and exchange.answer.status and not self._framed:
-            exchange.end()  # neither length nor chunks: it ends where the connection does (RFC 9112 section 6.3)
+            exchange.end()  # neither length nor chunks: the body ends with the connection (RFC 9112 section 6.3)
         else:
             exchange.end("cut")
 
@@ -158,7 +156,7 @@ class Connection(asyncio.Protocol):
             exchange.end(failure)
 
     def _finish(self) -> None:
-        """The answer is whole: the connection is free before its client is told, who may want to send at once."""
+        """The answer is complete. The connection is free before the callback, which may send at once."""
         exchange, self._exchange = self._exchange, None
         if self._kept:
             self._pool.free(self)
@@ -193,14 +191,14 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """The connections of one tenant, at most `most`; who finds none waits for one, and is late by that."""
+    """The connections of one tenant, at most `most`. Further exchanges wait for one, and are late by that time."""
 
     def __init__(self, host: str, port: int, most: int, rest_s: float | None = None, *, tls: bool = False) -> None:
         self.rest_s = MOST_REST_S if rest_s is None else rest_s
-        self.unasked = 0  # answers that came when nobody was waiting for one
+        self.unasked = 0  # answers without a request
         self._host = host
         self._port = port
-        self._tls = tls or None  # None: the system's certificates are not even read
+        self._tls = tls or None  # None: the system's certificates are not read
         self._most = most
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -208,7 +206,7 @@ class Pool:
         self._waiting: deque[Exchange] = deque()
 
     def send(self, exchange: Exchange) -> None:
-        """Send on the connection used last, or on a new one, or when one comes free."""
+        """Send on the connection used last, on a new one, or when one becomes free."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -239,7 +237,7 @@ class Pool:
         self.free(connection)
 
     def free(self, connection: Connection) -> None:
-        """A connection can take another exchange."""
+        """Give the connection the next waiting exchange, or mark it as idle."""
         while self._waiting:
             exchange = self._waiting.popleft()
             if not exchange.over:
@@ -249,14 +247,13 @@ class Pool:
         self._idle.append(connection)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone; if some wait because there were too many, there is room for another."""
+        """Forget a closed connection, and open another if exchanges wait."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         self._open_another()
 
     async def close(self) -> None:
-        """Close everything."""
         self._waiting.clear()
         for task in list(self._opening):
             task.cancel()

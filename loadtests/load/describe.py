@@ -1,7 +1,7 @@
-"""What a plan would send, without sending it: how much, how bursty, how long, and by whom.
+"""What a plan would send: amount, burstiness, lengths and tenants. Nothing is sent.
 
-Three figures tell how bursty traffic is. The coefficient of variation of the gaps is 1 for independent arrivals and
-more in bursts. The busiest second over the mean one, and the share of empty seconds, tell what a server must bear.
+Three figures describe burstiness: the coefficient of variation of the gaps (1 for independent arrivals, more in
+bursts), the busiest second over the mean one, and the share of empty seconds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ SHOWN_TENANTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Lengths."""
-
     p50: int
     p95: int
     most: int
@@ -34,7 +32,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All requests of a plan, its window's and others."""
+    """All requests of a plan, inside and outside its window."""
 
     requests: int
     per_s: float
@@ -44,19 +42,19 @@ class Description:
     empty_seconds: float  # share
     prompt_tokens: Tokens
     answer_tokens: Tokens
-    deadline_ms: tuple[float, float]  # the shortest and the longest
-    tenants: dict[str, int]  # the busiest first
+    deadline_ms: tuple[float, float]  # shortest and longest
+    tenants: dict[str, int]  # busiest first
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def describe(plan: Plan) -> Description:
-    """Look at every request of it. Raises ValueError if there is none."""
+    """Describe every request of the plan. Raises ValueError if there is none."""
     moments_s, deadlines_ms = array("d"), array("d")
     prompts, answers = array("l"), array("l")
     tenants: Counter[str] = Counter()
-    for ask in asks(plan):  # millions, maybe: their numbers are kept and not they
+    for ask in asks(plan):  # possibly millions: only their numbers are kept
         moments_s.append(ask.at_s)
         deadlines_ms.append(ask.deadline_ms)
         prompts.append(ask.prompt_tokens)
@@ -81,7 +79,7 @@ def describe(plan: Plan) -> Description:
 
 
 def gap_cv(moments_s: Sequence[float]) -> float:
-    """The standard deviation of the gaps over their mean; 0 where there are too few to tell."""
+    """Standard deviation of the gaps over their mean; 0 if there are too few."""
     gaps = [later - earlier for earlier, later in pairwise(moments_s)]
     mean = fmean(gaps) if gaps else 0.0
     return math.sqrt(fmean((gap - mean) ** 2 for gap in gaps)) / mean if mean else 0.0
@@ -93,7 +91,6 @@ def _tokens(lengths: Sequence[int]) -> Tokens:
 
 
 def lines(found: Description) -> Iterator[str]:
-    """For people."""
     yield f"{found.requests:,} requests, {found.per_s:,.2f}/s"
     yield f"gaps vary by {found.gap_cv:.2f} times their mean (independent arrivals: 1)"
     yield (

@@ -1,8 +1,8 @@
-"""What a ledger says, as figures. Pure: the same ledger gives the same figures.
+"""Figures of a ledger. Pure: equal ledgers give equal figures.
 
-Counted are the requests that arrived in the plan's window, so that neither the start nor the end of a run flatters:
-a naive count over the whole run credits a long queue that is drained after the load has stopped. The ledger's checks
-(endings, hints, answers after their deadline) cover the whole run, retries included.
+Requests that arrived in the plan's window count, so that neither the start nor the end of a run flatters: a count over
+the whole run would credit a queue that drains after the load has stopped. Ledger checks (endings, hints, answers after
+their deadline) cover the whole run, retries included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadtests.load.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Milliseconds; all 0 where there is nothing."""
+    """Milliseconds; all 0 without values."""
 
     count: int = 0
     p50: float = 0.0
@@ -31,7 +31,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How some requests of the window fared: all of them, or one tenant's."""
+    """Results of some requests of the window: all of them, or one tenant's."""
 
     arrivals: int
     endings: dict[str, int]
@@ -40,35 +40,32 @@ class Share:
     goodput_per_s: float
     goodput_tokens_per_s: float
     answers_ms: Quantiles  # from the intended time
-    first_token_ms: Quantiles  # of streams
-    refusals_ms: Quantiles  # tries, not requests
-    cut: float  # share of the answers that said something was cut, or were shorter than asked
+    first_token_ms: Quantiles  # streams only
+    refusals_ms: Quantiles  # per try, not per request
+    cut: float  # share of answers that report a cut or are shorter than requested
     attempts: float  # tries per request
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A run."""
-
     window_s: tuple[float, float]
     all: Share
     tenants: dict[str, Share]
     requests: int
     tries: dict[str, int]
     late_answers: int  # that must have been sent after their deadline
-    hintless: int  # refusals that invite a retry and do not say when
-    generator_ms: Quantiles  # by how much the generator itself was late
-    generator_late: float  # share of the requests sent later than the plan's `late_ms`
-    valid: bool  # whether that share is small enough for the rest to mean anything
+    hintless: int  # refusals that invite a retry without a hint
+    generator_ms: Quantiles  # the generator's own lateness
+    generator_late: float  # share of requests sent later than the plan's `late_ms`
+    valid: bool  # whether `generator_late` is small enough for the other figures to count
     notes: list[str] = field(default_factory=list)
-    unsent: int = 0  # who gave up before a byte of theirs had left
+    unsent: int = 0  # requests given up before a byte was sent
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def figures(plan: Plan, ledger: Ledger) -> Figures:
-    """Everything a ledger says of a plan."""
     begin, end = plan.window
     rows = [row for row in ledger.rows if begin <= row.intended_s < end]
     refusals = [refusal for refusal in ledger.refusals if begin <= refusal.at_s < end]
@@ -106,7 +103,7 @@ def _unsent(unsent: int) -> str:
 
 
 def _by_tenant(plan: Plan, rows: list[Row], refusals: list[Refusal]) -> dict[str, Share]:
-    """In one pass: a plan may have a thousand tenants."""
+    """In one pass, because a plan may have a thousand tenants."""
     begin, end = plan.window
     asked, refused = defaultdict[str, list[Row]](list), defaultdict[str, list[Refusal]](list)
     for row in rows:
@@ -117,10 +114,9 @@ def _by_tenant(plan: Plan, rows: list[Row], refusals: list[Refusal]) -> dict[str
 
 
 def _sent_late(row: Row, grace_ms: float) -> bool:
-    """Whether a whole answer came so late that it was sent after its deadline.
+    """Whether a whole answer must have been sent after its deadline.
 
-    From when it was really asked for, and less what the client took to notice it: no server answers for the
-    generator's own lateness.
+    Counts from the real time of sending and subtracts the client's lag: the generator's lateness is not the server's.
     """
     if row.ending not in (LATE, ON_TIME) or row.end_s is None or row.last_sent_s is None:
         return False
@@ -128,7 +124,7 @@ def _sent_late(row: Row, grace_ms: float) -> bool:
 
 
 def share(rows: Sequence[Row], refusals: Sequence[Refusal], seconds: float) -> Share:
-    """The figures of these rows, which arrived within so many seconds."""
+    """The figures of rows that arrived within `seconds`."""
     served = [row for row in rows if row.ending in (ON_TIME, LATE)]
     on_time = [row for row in served if row.ending == ON_TIME]
     return Share(
@@ -151,7 +147,7 @@ def _first_token_s(row: Row) -> float:
 
 
 def quantiles(seconds: Iterable[float | None]) -> Quantiles:
-    """Nearest-rank quantiles of what is there, in milliseconds."""
+    """Nearest-rank quantiles of the values that are not None, in milliseconds."""
     ordered = sorted(1000 * value for value in seconds if value is not None)
     if not ordered:
         return Quantiles()
@@ -160,18 +156,18 @@ def quantiles(seconds: Iterable[float | None]) -> Quantiles:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The least value that a share `q` of them does not exceed."""
+    """The least value that a share `q` of the values does not exceed."""
     rank = -(-q * len(ordered) // 1)  # rounded up
     return ordered[min(len(ordered) - 1, max(0, int(rank) - 1))]
 
 
 def quantile_of(values: Iterable[float], q: float) -> float:
-    """The same of values in any order; nan of none."""
+    """`quantile` of values in any order; NaN without values."""
     ordered = sorted(values)
     return quantile(ordered, q) if ordered else math.nan
 
 
 def on_time_between(ledger: Ledger, begin_s: float, end_s: float) -> float:
-    """Share on time of the requests that arrived in an interval: what a timeline is made of."""
+    """Share on time of the requests that arrived in an interval, for timelines."""
     rows = [row for row in ledger.rows if begin_s <= row.intended_s < end_s]
     return sum(row.ending == ON_TIME for row in rows) / max(1, len(rows))

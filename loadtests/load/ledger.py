@@ -1,14 +1,14 @@
-"""One row per distinct request, and exactly one ending for each: the client's own books.
+"""The client's ledger: one row per distinct request, with exactly one ending.
 
-    served_on_time      whole, within the deadline, counted from the intended time of the try that brought it
-    served_late         whole, later
-    refused:CODE        an answer that says no: `error.code`, or `bare_STATUS` where a 429 or 503 carries no code
-    failed:WHAT         anything else that went wrong
-    client_gave_up      its patience ran out
-    held_back           its next try would have passed the client's own bounds, and was not made
+    served_on_time      complete, within the deadline from the intended time of the last try
+    served_late         complete, later
+    refused:CODE        a refusal: `error.code`, or `bare_STATUS` for a 429 or 503 without a code
+    failed:WHAT         any other failure
+    client_gave_up      the client's timeout passed
+    held_back           the next try would have exceeded the client's limits, and was not sent
 
-Tries are counted beside the rows, since a server cannot know which of its requests are one person's second try: its
-counters are to equal `tries`, and what users got is told by `rows`.
+Tries are counted separately, because a server does not know which of its requests are retries: its counters must equal
+`tries`, while `rows` show what users got.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ CODES = frozenset(
 FAILURES = frozenset(
     {
         "connect",  # no connection
-        "closed",  # the connection ended before a byte of the answer
-        "cut",  # it ended within the answer
-        "malformed",  # not HTTP, or not the body that was promised
-        "bad_status",  # an error without a code that is known
+        "closed",  # the connection ended before the answer began
+        "cut",  # the connection ended within the answer
+        "malformed",  # not HTTP, or not the expected body
+        "bad_status",  # an error without a known code
         "stream_error",  # an `error` event after the first token
     }
 )
@@ -43,7 +43,7 @@ ENDINGS = frozenset({*OWN, *(f"refused:{code}" for code in CODES), *(f"failed:{w
 
 
 class Row:
-    """One distinct request. Times are seconds after the start of the run; None: it never came to that."""
+    """One distinct request. Times are seconds after the start of the run; None if it did not happen."""
 
     __slots__ = (
         "asked_tokens",
@@ -78,10 +78,10 @@ class Row:
         self.deadline_ms = deadline_ms
         self.tried_s = intended_s  # when the last try was due
         self.sent_s: float | None = None  # when the first try left
-        self.last_sent_s: float | None = None  # when the last one did
+        self.last_sent_s: float | None = None  # when the last try left
         self.first_s: float | None = None
         self.end_s: float | None = None
-        self.lag_s = 0.0  # how long the client's own event loop had been away when it noticed the end
+        self.lag_s = 0.0  # how long the client's event loop was blocked when it noticed the end
         self.stream = False
         self.prompt_tokens = 0
         self.asked_tokens = 0
@@ -92,7 +92,7 @@ class Row:
         self.should_retry = False
         self.level = 0
         self.degraded = ""
-        self.source = ""  # of its passages, where it asked for any
+        self.source = ""  # of its passages, if it requested any
         self.attempts = 0
         self.ending = ""
 
@@ -103,7 +103,7 @@ class Row:
 
     @property
     def late_s(self) -> float:
-        """By how much the generator itself was late; 0 for what was never sent."""
+        """The generator's own lateness; 0 if nothing was sent."""
         return 0.0 if self.sent_s is None else self.sent_s - self.intended_s
 
     def as_dict(self) -> dict[str, object]:
@@ -114,7 +114,7 @@ class Row:
 
 
 class Refusal(NamedTuple):
-    """One try that was refused; several may belong to one row. `after_s` counts from the intended time."""
+    """One refused try; a row may have several. `after_s` counts from the intended time."""
 
     tenant: str
     at_s: float
@@ -125,7 +125,7 @@ class Refusal(NamedTuple):
 
 
 class Ledger:
-    """The rows of a run, at most as many as its plan has requests, and how its tries ended."""
+    """The rows of a run, at most one per request of its plan, and the outcomes of all tries."""
 
     __slots__ = ("open", "refusals", "rows", "tries")
 
@@ -136,26 +136,26 @@ class Ledger:
         self.open = 0
 
     def enter(self, row: Row) -> None:
-        """A request was due."""
+        """Add a request that was due."""
         self.rows.append(row)
         self.open += 1
 
     def began(self, row: Row, at_s: float) -> None:
-        """A try leaves. Rows are enough to know of it; a ledger without rows counts it here."""
+        """A try leaves. Rows hold this already; a ledger without rows counts it here."""
 
     def tried(self, row: Row, outcome: str) -> None:
-        """One try ended so; the row may have another."""
+        """Count a try's outcome. The row may have another try."""
         self.tries[outcome] += 1
         if outcome.startswith("refused:") and row.end_s is not None:
             after_s = row.end_s - row.tried_s
             self.refusals.append(Refusal(row.tenant, row.tried_s, after_s, row.code, row.should_retry, row.hint_ms))
 
     def close(self, row: Row, ending: str) -> None:
-        """The request is over. Raises RuntimeError at a second ending, or one that is not in the set."""
+        """End the request. Raises RuntimeError at a second or unknown ending."""
         if row.ending:
             raise RuntimeError(f"{row!r} ended a second time: {ending}")
         if ending not in ENDINGS:
-            raise RuntimeError(f"{ending!r} is no ending")
+            raise RuntimeError(f"{ending!r} is not an ending")
         row.ending = ending
         self.open -= 1
 

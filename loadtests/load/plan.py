@@ -1,7 +1,4 @@
-"""A plan: who asks, how often, how much, and by when. Data, checked when made; `planfile` reads one from a file.
-
-Every number has a bound, so that no typing error turns a laptop into a weapon or a test into an evening.
-"""
+"""A plan: tenants, rates, sizes and deadlines, all bounded and validated. `planfile` reads one from a file."""
 
 from __future__ import annotations
 
@@ -26,22 +23,24 @@ MAX_TENANTS = 1000
 MAX_TOKENS = 32_768
 MAX_DEADLINE_MS = 120_000
 MAX_CV = 20.0
-AFTER_DEADLINE_MS = 5_000  # how much longer than its deadline a client waits that names no patience
+AFTER_DEADLINE_MS = 5_000  # added to the deadline if a client has no patience of its own
 
 
 def within(what: str, value: float, least: float, most: float) -> None:
+    """Raises ValueError unless the value is a number in this range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{what} is {value!r}; a number from {least:g} to {most:g} was expected")
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    """Raises ValueError for an unknown value."""
     if value not in known:
         raise ValueError(f"{what} is {value!r}; one of {', '.join(known)} was expected")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From this moment on so many arrivals a second."""
+    """`per_s` arrivals a second from this moment on."""
 
     from_s: float
     per_s: float
@@ -61,13 +60,13 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant's traffic. `stream` is the share of requests that ask for a stream; `connections` bounds sockets.
+    """One tenant's traffic. `stream` is the share of streamed requests; `connections` bounds sockets.
 
-    Sizes are drawn as in a scenario, up to `MAX_TOKENS`. Published: prompts are log-normal with a heavy tail, answers
-    exponential (ServeGen, arXiv 2505.09999).
+    Sizes are drawn as in a scenario, up to `MAX_TOKENS`. Published laws: prompts are log-normal with a heavy tail,
+    answers exponential (ServeGen, arXiv 2505.09999).
 
-    `cv` is the coefficient of variation of bursty arrivals' gaps. `deadline_per_token_ms` gives a long answer more
-    time than a short one. `recorded` are the requests of a trace, which then has their times and sizes.
+    `cv` is the coefficient of variation of bursty gaps. `deadline_per_token_ms` gives long answers more time. With
+    `recorded`, times and sizes come from a trace.
     """
 
     name: str
@@ -115,20 +114,20 @@ class Tenant:
             raise ValueError(f"cv is for arrivals that are {' or '.join(BURSTY)}")
 
     def deadline_of(self, answer_tokens: int) -> float:
-        """By when an answer of so many tokens is wanted, in milliseconds."""
+        """The deadline of an answer with this many tokens, in milliseconds."""
         return min(self.deadline_ms + self.deadline_per_token_ms * answer_tokens, MAX_DEADLINE_MS)
 
     @property
     def waits_s(self) -> float:
-        """How long one try for the shortest answer is waited for before the client gives up."""
+        """Seconds after which a client gives up a try for the shortest answer."""
         return self.waits_for_s(0)
 
     def waits_for_s(self, answer_tokens: int) -> float:
-        """The same, for an answer of so many tokens."""
+        """Seconds after which a client gives up a try for an answer of this many tokens."""
         return (self.patience_ms or self.deadline_of(answer_tokens) + AFTER_DEADLINE_MS) / 1000
 
     def expected(self, seconds: float) -> float:
-        """How many arrivals are to be expected in a run of this length."""
+        """Expected arrivals in a run of this many seconds."""
         if self.recorded:
             return sum(request.at_s < seconds for request in self.recorded)
         ends = [*(step.from_s for step in self.steps[1:]), math.inf]
@@ -140,11 +139,11 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run. Arrivals from `warmup_s` to `cooldown_s` before the end are counted; all are sent and all are judged.
+    """A run. Arrivals between `warmup_s` and `cooldown_s` before the end are counted; all are sent and judged.
 
-    `late_ms`: a request sent later than this after its intended time was sent late by the generator itself; a run with
-    more than `max_late_share` of those measured this machine and not the server. `grace_ms` is the way back: a whole
-    answer that arrives later than its deadline and this much more must have been *sent* after its deadline.
+    A request sent more than `late_ms` after its intended time was late by the generator's fault. If more than
+    `max_late_share` of all were, the run measured this machine and is not valid. `grace_ms` covers the way back: a
+    whole answer later than its deadline plus this must have been *sent* after the deadline.
     """
 
     seconds: float
@@ -175,10 +174,10 @@ class Plan:
 
     @property
     def expected(self) -> float:
-        """How many requests are to be expected, retries not counted."""
+        """Expected requests without retries."""
         return sum(tenant.expected(self.seconds) for tenant in self.tenants)
 
     @property
     def window(self) -> tuple[float, float]:
-        """From when to when arrivals count, in seconds after the start."""
+        """Begin and end of the counted arrivals, in seconds after the start."""
         return self.warmup_s, self.seconds - self.cooldown_s

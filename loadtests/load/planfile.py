@@ -1,6 +1,6 @@
-"""A plan as it stands in a file: TOML, or what JSON gives. Unknown words are faults.
+"""A plan from TOML or JSON. Unknown keys are errors.
 
-Two words of a tenant stand for several tenants: `clients` for a population, `trace` for those of a recording.
+Two keys of a tenant make several tenants of it: `clients` a population, `trace` the clients of a recording.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BY_THE_TRACE = ("per_s", "steps", "arrivals", "cv", "prompt_tokens", "answer_tok
 
 
 def load(path: Path, trace: Path | None = None) -> Plan:
-    """Read a plan. `trace` takes the place of every recording in it. Raises ValueError that says what is wrong."""
+    """Read a plan. `trace` replaces every recording in it. Raises ValueError with the reason."""
     try:
         return parse(tomllib.loads(path.read_text(encoding="utf-8")), folder=path.parent, trace=trace)
     except OSError as error:
@@ -34,12 +34,12 @@ def load(path: Path, trace: Path | None = None) -> Plan:
 
 
 def parse(raw: Mapping[str, Any], *, folder: Path = Path(), trace: Path | None = None) -> Plan:
-    """A plan from what TOML or JSON gives; recordings are looked for here and in `folder`."""
+    """Make a plan of parsed TOML or JSON. Recordings are looked up in the working directory and in `folder`."""
     if trace is not None and not any("trace" in tenant for tenant in raw.get("tenants", ())):
         raise ValueError("no tenant of this plan replays a trace")
     plan = _made(
         Plan, {**raw, "tenants": (Tenant("a", (Step(0, 0),)),)}
-    )  # its own words are judged before a file is read
+    )  # the plan's own keys are validated before a file is read
     tenants = tuple(tenant for each in raw.get("tenants", ()) for tenant in _tenants(each, plan.seconds, folder, trace))
     return _made(Plan, {**raw, "tenants": tenants})
 
@@ -81,7 +81,7 @@ def _recording(raw: Mapping[str, Any], folder: Path, trace: Path | None) -> Reco
 
 
 def _values(raw: Mapping[str, Any], apart: tuple[str, ...]) -> dict[str, Any]:
-    """A tenant's words but for those apart, each as the plan has it."""
+    """A tenant's keys except those in `apart`, converted for the plan."""
     values = {name: value for name, value in raw.items() if name not in apart}
     if "steps" in values:
         values["steps"] = tuple(_made(Step, step) for step in values["steps"])
@@ -89,7 +89,7 @@ def _values(raw: Mapping[str, Any], apart: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _validated(kind: TypeAdapter[Any], name: str, raw: Any, folder: Path | None = None) -> Any:
-    """What is written as in a scenario."""
+    """Validate a value written as in a scenario."""
     try:
         return kind.validate_python(raw, context={"folder": folder})
     except ValidationError as error:
@@ -108,7 +108,7 @@ Made = TypeVar("Made", Plan, Tenant, Step)
 
 
 def _made(kind: type[Made], raw: Mapping[str, Any], **ours: Any) -> Made:
-    """From what stands in the file, and what does not."""
+    """Make an object of a table of the file and of `ours`."""
     known = {field.name for field in fields(kind)} - {"recorded"}
     if unknown := sorted(set(raw) - known):
         raise ValueError(f"{', '.join(unknown)}: unknown here; known are {', '.join(sorted(known))}")

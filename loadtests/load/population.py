@@ -1,8 +1,8 @@
-"""Many clients of unequal size: client k of n asks in proportion to 1 / k ** skew (Zipf's law), each in its own bursts.
+"""Many clients of unequal size: client k of n sends in proportion to 1 / k ** skew (Zipf's law), in its own bursts.
 
-Published: of the 2,412 clients of one model, 29 sent 90 % of its requests (ServeGen, arXiv 2505.09999). A skew of 1.6
-is near that; with 0, all are alike. What makes such traffic bursty is its few large clients: many small
-ones that are independent of each other add up to something smooth, however bursty each is.
+Published: of one model's 2,412 clients, 29 sent 90 % of the requests (ServeGen, arXiv 2505.09999). A skew of 1.6 is
+close to that; with 0 all clients are equal. The few large clients make such traffic bursty: many small independent
+clients add up to a smooth stream.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ MAX_SKEW = 4.0
 
 
 def shares(clients: int, skew: float) -> list[float]:
-    """What each client asks of all, the greatest first."""
+    """Each client's share of the requests, the greatest first."""
     weights = [rank**-skew for rank in range(1, clients + 1)]
     total = sum(weights)
     return [weight / total for weight in weights]
 
 
 def population(tenant: Tenant, clients: int, skew: float) -> tuple[Tenant, ...]:
-    """This tenant's traffic as that of so many, `NAME-1` the greatest of them."""
+    """Split a tenant into `clients` tenants; `NAME-1` is the greatest."""
     within("clients", clients, 1, MAX_TENANTS)
     within("skew", skew, 0, MAX_SKEW)
     if not isinstance(clients, int):

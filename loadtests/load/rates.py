@@ -1,4 +1,4 @@
-"""The open loop at steady rates, for any route: what a plan file is for the router's own routes."""
+"""The open loop at steady rates, for any route. Plan files do this for the router's own routes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ PATIENCE_MS = 5_000.0
 
 
 class Same:
-    """The same request each time."""
-
     def __init__(self, request: bytes) -> None:
         self._request = request
 
@@ -32,9 +30,9 @@ async def at_rates(
     answer: Callable[[], Answer] = Answer,
     listen: Listen | None = None,
 ) -> Ledger:
-    """Poisson arrivals, so many a second of each kind, whatever becomes of them. A kind is the name of an ask's tenant.
+    """Poisson arrivals at the given rates. A kind is a tenant's name.
 
-    A request that is not answered within `PATIENCE_MS` is given up.
+    A request without an answer within `PATIENCE_MS` is given up.
     """
     kinds = tuple(
         Tenant(kind, (Step(0, rate),), deadline_ms=PATIENCE_MS, patience_ms=PATIENCE_MS)

@@ -1,6 +1,6 @@
-"""A recording as tenants of a plan: its times, its lengths, its clients.
+"""A recording as tenants of a plan: its times, lengths and clients.
 
-What a trace does not have, a template tenant gives: name, deadline, retries, share of streams.
+A template tenant supplies what a trace lacks: name, deadline, retries, share of streams.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from loadtests.load.traces import Part, read, replayed
 from loadtests.scenarios.arrivals import Trace
 from services.cli.errors import LabError
 
-NO_ROWS = (Recorded(0.0, 1, 1),)  # what a template has until its rows are known
+NO_ROWS = (Recorded(0.0, 1, 1),)  # a template's rows until the trace is read
 OTHERS = "others"
 MOST_NAME = 64
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class Recording(Trace):
-    """A scenario's replay, as a plan has it.
+    """A scenario's replay, for a plan.
 
-    A plan knows no capacity: the speed is `time_scale` times the recorded one, or what gives `per_s` requests a second
-    on average over the part.
+    A plan knows no capacity: the speed is `time_scale` times the recorded one, or gives a mean of `per_s` requests a
+    second over the part.
     """
 
     kind: Literal["trace"] = "trace"
@@ -46,9 +46,9 @@ class Recording(Trace):
         return self
 
     def within(self, seconds: float) -> tuple[Part, float]:
-        """What a run of this length replays, and how many times as fast. ValueError says what is wrong with it."""
+        """The part replayed by a run of `seconds`, and its speed. Raises ValueError with the reason."""
         length_s = inf if self.length_s is None else self.length_s
-        if self.per_s is None:  # no more of the file is read than is replayed
+        if self.per_s is None:  # reads no more of the file than is replayed
             length_s = min(length_s, seconds * (self.time_scale or 1.0))
         try:
             part = read(self.path, self.format, self.start_s, length_s)
@@ -58,7 +58,7 @@ class Recording(Trace):
 
 
 def tenants_of(template: Tenant, recording: Recording, seconds: float) -> tuple[Tenant, ...]:
-    """Who asks in the first so many seconds of a replay; each client a tenant of its own if it is `by_client`."""
+    """The tenants of the first `seconds` of a replay; with `by_client`, one per client."""
     asked = list(_requests(recording, seconds))
     if not asked:
         raise ValueError(f"{recording.path}: no request in the first {seconds:g} s; start_s begins later in it")
@@ -85,7 +85,7 @@ def _tokens(recording: Recording, recorded: int) -> int:
 
 
 def _names(name: str, recording: Recording, asked: Counter[str]) -> dict[str, str]:
-    """The tenant that each client of the trace becomes; the least active of too many share one."""
+    """Each client's tenant; the least active beyond `most_clients` share one."""
     if not recording.by_client:
         return dict.fromkeys(asked, name)
     active = [client for client, _ in asked.most_common()]
@@ -94,5 +94,4 @@ def _names(name: str, recording: Recording, asked: Counter[str]) -> dict[str, st
 
 
 def recorded_name(name: str, client: str) -> str:
-    """What a client of the trace is called."""
     return f"{name}-{_NO_NAME.sub('-', client)}"[:MOST_NAME] if client else name

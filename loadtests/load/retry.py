@@ -1,4 +1,4 @@
-"""Whether a client that was not served asks again, and when: the open loop's clients and Locust's users alike."""
+"""Whether and when a client retries, for the open loop and Locust's users."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from random import Random
 from loadtests.scenarios.model import Retries
 
 OBEYED_UP_TO_S = 10.0
-"""A client that is told to come back later than this goes away instead."""
+"""A client does not retry if the hint is longer."""
 
 
 def pause_s(
     retries: Retries, tried: int, *, refused: bool, should_retry: bool, hint_ms: float | None, chance: Random
 ) -> float | None:
-    """Seconds until the next try after `tried` of them; None where there is none.
+    """Seconds until the next try after `tried` tries; None for no retry.
 
-    A hint is obeyed only where the refusal invites a retry. The other manners do not look at what was answered.
+    A hint is obeyed only if the refusal invites a retry. The other policies ignore the answer.
     """
     if tried > retries.attempts:
         return None

@@ -10,7 +10,6 @@ SHOWN_TENANTS = 10
 
 
 def lines(figures: Figures) -> Iterator[str]:
-    """The summary of a run."""
     begin, end = figures.window_s
     yield f"{figures.requests:,} requests; counted: those that arrived from second {begin:g} to {end:g}"
     for name, share in {"all": figures.all, **_busiest(figures.tenants)}.items():
@@ -28,7 +27,7 @@ def lines(figures: Figures) -> Iterator[str]:
 
 
 def _busiest(tenants: dict[str, Share]) -> dict[str, Share]:
-    """Those with the most requests; none where there is one, who is all."""
+    """The tenants with the most requests; empty for a single tenant, which equals all."""
     ordered = sorted(tenants.items(), key=lambda each: -each[1].arrivals)
     return dict(ordered[:SHOWN_TENANTS]) if len(ordered) > 1 else {}
 

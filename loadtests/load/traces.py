@@ -1,4 +1,4 @@
-"""Recorded traffic: one row a request, in the formats that are in use. The simulator and the open loop replay it.
+"""Recorded traffic, one row per request, for the simulator and the open loop.
 
 azure      CSV   TIMESTAMP, ContextTokens, GeneratedTokens (Azure LLM inference traces, 2023 and 2024)
 servegen   CSV   t_s, client, input_tokens, output_tokens (drawn from ServeGen's client data)
@@ -8,11 +8,9 @@ mooncake   JSONL timestamp (ms), input_length, output_length
 vtc        CSV   req_time, client, prompt_len, output_len (the LMSYS replay of VTC)
 splitwise  CSV   arrived_at, num_prefill_tokens, num_decode_tokens (the same Azure trace as vidur ships it)
 
-A format is told by its columns. A request that the recorded service failed has an answer of 0 tokens (BurstGPT): it
-was asked all the same, and is replayed with an answer of one.
-
-Some of these files have 27 million rows, so a part can be read: rows before it are passed over, and reading stops
-behind it. That takes rows in order of time; those up to `DISORDER_S` out of place are put where they belong.
+The columns identify the format. BurstGPT records 0 answer tokens for a failed request; it is replayed with one. Some
+files have 27 million rows, so a part can be read: earlier rows are skipped and reading stops after the part. This
+requires rows in order of time; rows up to `DISORDER_S` out of place are sorted.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _BEYOND_MICROSECONDS = re.compile(r"(\.\d{6})\d+")
 
 
 class Row(NamedTuple):
-    """One request, so many seconds after the part that is read begins; a trace begins with its first request."""
+    """One request, `at_s` seconds after the begin of the part; a trace begins with its first request."""
 
     at_s: float
     client: str
@@ -45,7 +43,7 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some or all of a trace in order of time, and after how many seconds it begins again where it is repeated."""
+    """A trace or part of it in order of time, and its period when repeated."""
 
     rows: Sequence[Row]
     period_s: float
@@ -56,7 +54,7 @@ class Part(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What a format calls them, in lower case. A file that says nothing of clients has one."""
+    """A format's column names in lower case. A file without a client column has one client."""
 
     at: str
     client: str
@@ -65,7 +63,7 @@ class Columns(NamedTuple):
     unit_s: float = 1.0
     json: bool = False
     mark: str = ""
-    """A column that tells it from the formats after it."""
+    """A column that distinguishes it from the formats after it."""
 
 
 FORMATS: Mapping[TraceFormat, Columns] = {
@@ -80,7 +78,7 @@ FORMATS: Mapping[TraceFormat, Columns] = {
 
 
 def read(path: Path, kind: TraceFormat | None = None, start_s: float = 0.0, length_s: float = inf) -> Part:
-    """This much of a trace. LabError says what is wrong, and with which request."""
+    """Read a part of a trace. Raises LabError with the reason and the number of the faulty request."""
     try:
         return _read(path, kind or kind_of(path), start_s, length_s, path.stat().st_mtime_ns)
     except OSError as error:
@@ -90,7 +88,7 @@ def read(path: Path, kind: TraceFormat | None = None, start_s: float = 0.0, leng
 
 
 def kind_of(path: Path) -> TraceFormat:
-    """The format, told by the columns of the first line."""
+    """The format, identified by the columns of the first line."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         first = next((line for line in lines if line.strip()), "")
     names = _names(first)
@@ -111,7 +109,7 @@ def _names(first: str) -> set[str]:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, kind: TraceFormat, start_s: float, length_s: float, _: int) -> Part:
-    """Kept for the next run over the same file, as long as it stays the same."""
+    """Cached for the next run while the file is unchanged."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         first_s, near = _near(path, _rows(path, lines, kind), start_s, start_s + length_s)
     begin_s = first_s + start_s
@@ -124,14 +122,14 @@ def _read(path: Path, kind: TraceFormat, start_s: float, length_s: float, _: int
 
 
 def _to_the_end_s(rows: Sequence[Row]) -> float:
-    """To the last request, and one mean gap."""
+    """Seconds to the last request, plus one mean gap."""
     last_s, gaps = rows[-1].at_s, len(rows) - 1
     mean_gap_s = (last_s - rows[0].at_s) / gaps if gaps else 1.0
     return last_s + mean_gap_s or 1.0
 
 
 def _near(path: Path, rows: Iterator[Row], start_s: float, end_s: float) -> tuple[float, list[Row]]:
-    """When the first request of a trace was; and the rows of this part, with some before it, and one or more after."""
+    """The time of the trace's first request, and the rows of the part with some before it and at least one after."""
     first_s, kept = inf, []
     for row in rows:
         first_s = min(first_s, row.at_s)
@@ -186,22 +184,19 @@ def _json(lines: Iterable[str], columns: Columns) -> Iterator[Row]:
 
 
 def _seconds(value: str | float) -> float:
-    """A finite number of seconds, or a date and time, of UTC where it names no zone."""
+    """A finite number of seconds from a number or a date and time; UTC if it has no zone."""
     try:
         seconds = float(value)
     except ValueError:
         moment = datetime.fromisoformat(_BEYOND_MICROSECONDS.sub(r"\1", str(value).strip()))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if not -inf < seconds < inf:
-        raise ValueError(f"{value!r} is no moment")
+        raise ValueError(f"{value!r} is not a time")
     return seconds
 
 
-# ---- replay
-
-
 def replayed(part: Part, speed: float, *, repeat: bool) -> Iterator[tuple[float, Row]]:
-    """(second of the run, request), `speed` times as fast as recorded; from the beginning again if it repeats."""
+    """(second of the run, request), at `speed` times the recorded speed; endless if `repeat`."""
     shift_s = 0.0
     while True:
         for row in part.rows:

@@ -1,1 +1,1 @@
-"""Scenarios: a file each, what such a file may say, and how the command line changes one."""
+"""Scenario files, their model, and changes from the command line."""

@@ -1,7 +1,7 @@
-"""When a tenant's clients ask: at a rate of their own, as a trace recorded it, or once they were answered.
+"""When a tenant's clients ask: at a rate, as recorded in a trace, or after each answer.
 
-Open arrivals wait for no answer: an overloaded server gets no relief from being slow, as in the world. A closed loop
-slows down with its server, which is why load tests that use one see no collapse (coordinated omission).
+Open arrivals do not wait for answers, so a slow server gets no relief. A closed loop slows down with its server, so
+load tests that use one see no collapse (coordinated omission).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Load = Annotated[float, Field(gt=0, le=1000)]
 
 
 class Span(Model):
-    """From one second of the run to another."""
+    """An interval of the run, in seconds."""
 
     from_s: Seconds
     until_s: PositiveSeconds
@@ -37,20 +37,20 @@ class Span(Model):
 
 
 def in_order(spans: Sequence[Span]) -> None:
-    """Raises ValueError where one begins before the one before it ends."""
+    """Raises ValueError if spans overlap or are out of order."""
     for before, after in pairwise(spans):
         if after.from_s < before.until_s:
             raise ValueError(f"the phase from {after.from_s:g} s begins before the one before it ends")
 
 
 class Phase(Span):
-    """The rate is so many times the usual."""
+    """The rate is `times` the usual one."""
 
     times: float = Field(ge=0, le=10_000)
 
 
 class Open(Model):
-    """Arrivals that wait for no answer, at a rate: a multiple of capacity, or requests per second."""
+    """Arrivals that do not wait for answers, at a multiple of capacity or a number of requests per second."""
 
     load: Load | None = None
     rate_per_s: Rate | None = None
@@ -58,11 +58,10 @@ class Open(Model):
 
     @property
     def moments(self) -> list[float]:
-        """The seconds at which the rate changes, and the beginning."""
+        """The seconds at which the rate changes, including 0."""
         return sorted({0.0, *(second for phase in self.phases for second in (phase.from_s, phase.until_s))})
 
     def times_at(self, second: float) -> float:
-        """How many times the usual rate there is at this second."""
         return next((phase.times for phase in self.phases if phase.from_s <= second < phase.until_s), 1.0)
 
     @model_validator(mode="after")
@@ -78,20 +77,18 @@ class Open(Model):
 
 
 class Poisson(Open):
-    """Independent arrivals."""
-
     kind: Literal["poisson"]
 
 
 class Gamma(Open):
-    """Gaps with a coefficient of variation: above 1 they come in bursts, below 1 they are regular."""
+    """Gamma gaps: bursts with a cv above 1, regular arrivals below 1."""
 
     kind: Literal["gamma"]
     cv: float = Field(gt=0.01, le=50)
 
 
 class OnOff(Open):
-    """Poisson while on, nothing while off; the rate is the mean over both. On first, all of the group together."""
+    """Poisson while on, silent while off; the rate is the mean over both. All tenants of a group start on together."""
 
     kind: Literal["on_off"]
     on_s: PositiveSeconds
@@ -99,25 +96,25 @@ class OnOff(Open):
 
 
 class Trace(Model):
-    """Replay: times and lengths from a file. At a load, or `time_scale` times as fast as recorded."""
+    """Times and lengths from a file, at a load or `time_scale` times the recorded speed."""
 
     kind: Literal["trace"]
     path: Path
     format: TraceFormat | None = None
-    """Told by its columns if it is left out."""
+    """By default recognized by its columns."""
     time_scale: float | None = Field(None, gt=0, le=1e6)
     load: Load | None = None
     token_scale: float = Field(1.0, gt=0, le=1000)
     by_client: bool = False
-    """Each client of the trace is a tenant of its own, `name-client`; else all are one."""
+    """Each client of the trace becomes the tenant `name-client`; otherwise all are one tenant."""
     start_s: float = Field(0.0, ge=0, le=1e9)
     length_s: float | None = Field(None, gt=0, le=1e9)
-    """From here on so much of it; all of it by default."""
+    """Length of the replayed part; by default the rest."""
     repeat: bool = True
-    """Begin again where that ends; else it falls silent."""
+    """Whether to start again at the end; otherwise no requests follow."""
 
     def part(self) -> Part:
-        """What is replayed. LabError says what is wrong with the file."""
+        """The replayed part. Raises LabError if the file is invalid."""
         return read(self.path, self.format, self.start_s, inf if self.length_s is None else self.length_s)
 
     @model_validator(mode="after")
@@ -137,30 +134,29 @@ class Trace(Model):
 
 
 class Crowd(Span):
-    """There are so many clients instead of the usual number."""
+    """This number of clients instead of the usual one."""
 
     clients: int = Field(ge=0, le=1_000_000)
     spawn_per_s: Rate | None = None
 
 
 class Closed(Model):
-    """So many clients, each asking again `think_s` after its answer: they wait, so they cannot overload."""
+    """Clients that ask again `think_s` after each answer. They wait, so they cannot overload the server."""
 
     kind: Literal["closed"]
     clients: int = Field(ge=0, le=1_000_000)
     think_s: Distribution = constant(0.0)
     phases: tuple[Crowd, ...] = Field((), max_length=100)
-    """When there are more of them, or fewer. Who has to leave hears its answer first."""
+    """Times with more or fewer clients. A client that has to leave waits for its answer first."""
     spawn_per_s: Rate | None = None
-    """How fast their number grows; all come at once by default. The simulator's always do."""
+    """Growth of their number; all at once by default, and always in the simulator."""
 
     @property
     def most_clients(self) -> int:
-        """The largest number of them at any time."""
         return max(self.clients, *(phase.clients for phase in self.phases), 0)
 
     def at(self, second: float) -> tuple[int, float | None]:
-        """How many there are at this second, and how many start in a second (None: all at once)."""
+        """The number of clients at this second, and how many start per second (None: all at once)."""
         for phase in self.phases:
             if phase.from_s <= second < phase.until_s:
                 return phase.clients, phase.spawn_per_s or self.spawn_per_s

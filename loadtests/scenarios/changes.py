@@ -1,7 +1,4 @@
-"""What the command line changes in a scenario before it is checked: a value here, a trace there.
-
-Changes are made to what YAML gave, so that a wrong one is told like any other fault of the file.
-"""
+"""Changes that the command line makes to a scenario's raw YAML before validation, so that errors are reported alike."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ NAMED_BY = ("name", "label", "policy", "kind")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """As the command line has them; empty ones change nothing."""
+    """The options of the command line; empty ones change nothing."""
 
     policies: tuple[str, ...] = ()
     loads: tuple[float, ...] = ()
@@ -28,13 +25,13 @@ class Changes:
     duration_s: float | None = None
     trace: Path | None = None
     sets: tuple[str, ...] = ()
-    """`path.to.key=value`, the value as YAML; a list's member by its number or its name."""
+    """`path.to.key=value` with a YAML value; list members by number or name."""
 
 
 def changed(raw: Any, changes: Changes) -> Any:
-    """A copy of a scenario's raw form, with the changes made. LabError for a change that has no place."""
+    """A changed copy of a scenario's raw form. Raises LabError for an unknown path."""
     if not isinstance(raw, dict):
-        return raw  # no scenario at all: reading it says so
+        return raw  # no scenario: validation reports it
     made = copy.deepcopy(raw)
     for assignment in changes.sets:
         _set(made, assignment)
@@ -49,7 +46,7 @@ def changed(raw: Any, changes: Changes) -> Any:
     for arrivals in traces(made):
         if changes.trace is not None:
             arrivals["path"] = str(changes.trace)
-            arrivals.pop("format", None)  # its columns tell
+            arrivals.pop("format", None)  # recognized by its columns
     return made
 
 
@@ -62,7 +59,7 @@ def traces(raw: Any) -> Iterator[dict[str, Any]]:
 
 
 def missing_trace(raw: Any, folder: Path) -> str | None:
-    """The first trace that is not there."""
+    """The first trace whose file is missing."""
     for arrivals in traces(raw):
         path = Path(str(arrivals.get("path", "")))
         if not path.is_file() and not (folder / path).is_file():
@@ -71,7 +68,7 @@ def missing_trace(raw: Any, folder: Path) -> str | None:
 
 
 def _chosen(raw: dict[str, Any], name: str) -> Any:
-    """The file's own choice of that name, with its settings; else the policy itself."""
+    """The file's policy with that name and its settings; else the name itself."""
     for choice in _members(raw.get("policies")):
         if isinstance(choice, dict) and name == (choice.get("label") or choice.get("policy")):
             return choice
@@ -84,7 +81,7 @@ def _seeds(raw: dict[str, Any], count: int) -> list[int]:
 
 
 def _shorten(raw: dict[str, Any], duration_s: float) -> None:
-    """Warm-up and cool-down may take a sixth of the time each, at most."""
+    """Warm-up and cool-down take at most a sixth of the time each."""
     raw["duration_s"] = duration_s
     for part in ("warm_up_s", "cool_down_s"):
         given = raw.get(part, 3.0)
@@ -94,7 +91,7 @@ def _shorten(raw: dict[str, Any], duration_s: float) -> None:
 
 
 def _drop_windows(raw: dict[str, Any], duration_s: float) -> None:
-    """Those that end after the run, and the targets of their figures."""
+    """Drop windows that end after the run, and their targets."""
     for window in [each for each in _members(raw.get("windows")) if _ends_after(each, duration_s)]:
         raw["windows"].remove(window)
         raw["must"] = [each for each in _members(raw.get("must")) if _mapping(each).get("window") != window.get("name")]
@@ -113,7 +110,7 @@ def _set(raw: dict[str, Any], assignment: str) -> None:
 
 
 def put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
-    """Set what is at `path`, in place. Raises LabError, which begins with `where`."""
+    """Set the value at `path` in place. Raises LabError with `where` as its beginning."""
     *way, last = path.split(".")
     node: Any = raw
     for part in way:
@@ -142,7 +139,6 @@ def _step(node: Any, part: str, where: str) -> Any:
 
 
 def _index(node: list[Any], part: str, where: str) -> int:
-    """A member by its number, or by its name."""
     if part.isdecimal() and int(part) < len(node):
         return int(part)
     for index, member in enumerate(node):

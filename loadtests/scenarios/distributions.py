@@ -1,8 +1,7 @@
-"""Distributions of sizes and times: a kind, its parameters in the field's own unit, and optional limits.
+"""Distributions of sizes and times: a kind, its parameters in the field's unit, and optional limits.
 
-A bare number is a constant. Samplers are generators' `__next__`: a draw costs no more than it must, since a simulated
-request takes half a dozen. A log-normal is given by its median and its 95th percentile, since those are what people
-read off a dashboard; sigma = ln(p95 / median) / 1.645.
+A bare number is a constant. Samplers are generators' `__next__`, because a simulated request takes half a dozen draws.
+A log-normal is given by its median and 95th percentile, which dashboards show; sigma = ln(p95 / median) / 1.645.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Z95 = 1.6448536269514722
 
 
 class Model(BaseModel):
-    """Every part of a scenario: frozen, and an unknown name is a fault."""
+    """Base of every part of a scenario: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Limited(Model):
-    """A distribution whose samples are kept within [`least`, `most`]."""
+    """A distribution with samples limited to [`least`, `most`]."""
 
     least: Value = 0.0
     most: Value = MOST
@@ -50,8 +49,6 @@ class Limited(Model):
 
 
 class Constant(Model):
-    """Always the same."""
-
     kind: Literal["constant"]
     value: Value
 
@@ -68,8 +65,6 @@ class Constant(Model):
 
 
 class Uniform(Model):
-    """Anything between `low` and `high`."""
-
     kind: Literal["uniform"]
     low: Value
     high: Value
@@ -94,14 +89,14 @@ class Uniform(Model):
 
 
 class Exponential(Limited):
-    """Without memory: many small values, a few large ones."""
+    """Exponential: many small values, a few large ones."""
 
     kind: Literal["exponential"]
     mean: Positive
 
     @property
     def median(self) -> float:
-        """But for the limits."""
+        """Without the limits."""
         return self.mean * math.log(2)
 
     def sampler(self, chance: random.Random) -> Sampler:
@@ -110,7 +105,7 @@ class Exponential(Limited):
 
 
 class LogNormal(Limited):
-    """The usual shape of answer lengths: heavy on the right."""
+    """Log-normal: the usual shape of answer lengths, with a heavy right tail."""
 
     kind: Literal["log_normal"]
     median: Positive
@@ -128,14 +123,14 @@ class LogNormal(Limited):
 
     @property
     def mean(self) -> float:
-        """But for the limits."""
+        """Without the limits."""
         return self.median * math.exp(self.sigma**2 / 2)
 
     def sampler(self, chance: random.Random) -> Sampler:
         return self._limited(self._values(chance.random))
 
     def _values(self, draw: Sampler) -> Iterator[float]:
-        """Two at a time, by Box and Muller's transform."""
+        """Two at a time, by the Box-Muller transform."""
         mu, sigma, exp, log, sqrt = math.log(self.median), self.sigma, math.exp, math.log, math.sqrt
         while True:
             angle, radius = math.tau * draw(), sigma * sqrt(-2.0 * log(1.0 - draw()))
@@ -144,7 +139,7 @@ class LogNormal(Limited):
 
 
 class Choice(Model):
-    """One of a few values, by weight; equal weights by default."""
+    """One of several values, by weight; weights are equal by default."""
 
     kind: Literal["choice"]
     values: tuple[Value, ...] = Field(min_length=1, max_length=1000)
@@ -187,5 +182,4 @@ Distribution = Annotated[
 
 
 def constant(value: float) -> Constant:
-    """A distribution that is a number."""
     return Constant(kind="constant", value=value)

@@ -1,6 +1,6 @@
-"""The figures that a scenario's file may set a bound for: how each is called on a page, and in which unit.
+"""The figures that a scenario file may bound, with their names on a page and their units.
 
-A stage reads those that it can measure. Shares and quotients are 0 to 1, or above 1 where what is compared is larger.
+Each stage uses those that it can measure. Shares and quotients are 0 to 1; a quotient may exceed 1.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FIGURES: dict[str, tuple[str, str]] = {
 
 
 def is_asked(must: Must, stage: StageName) -> bool:
-    """Whether the bound is meant for that stage."""
+    """Whether the bound applies to that stage."""
     return not must.stages or stage in must.stages
 
 
 def judged(must: Must, value: float, note: str = "") -> Figure:
-    """The figure beside its bound. Raises KeyError for a figure that there is not."""
+    """The figure with its bound. Raises KeyError for an unknown figure."""
     words, unit = FIGURES[must.figure]
     name = f"{must.of}: {words}" if must.of else words
     if must.at_least is not None:

@@ -1,8 +1,8 @@
-"""What is simulated: workers, tenants with their clients, and the policies to compare. One YAML file, read whole.
+"""A scenario: workers, tenants with their clients, and policies to compare, from one YAML file.
 
-Every name carries its unit and every number its bounds, so a typing error is a fault with a path, and all faults of a
-file are told at once. *Load* is a multiple of capacity in worker time: a group at load 2 asks for twice what the
-workers could do if they served that group alone. Capacity is measured in the same run, never typed in.
+Every name carries its unit and every number its bounds, so a typing error is a fault with a path; all faults of a file
+are reported at once. *Load* is a multiple of capacity in worker time: a group at load 2 requests twice what the workers
+could do for that group alone. Capacity is measured in the same run.
 """
 
 from __future__ import annotations
@@ -42,69 +42,69 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Failure(Span):
-    """Workers of the group are down, slower by a factor, or frozen."""
+    """Workers of the group are down, slow by a factor, or frozen."""
 
     kind: Literal["down", "slow", "frozen"] = "down"
-    """Frozen ones hold what they have, answer nothing, and go on afterwards. The simulator does not know them."""
+    """Frozen workers keep their requests, answer nothing, and continue afterwards. Not in the simulator."""
     factor: float = Field(2.0, ge=1, le=1000)
     workers: int | None = Field(None, ge=1, le=1000)
-    """How many of the group, the first ones; all by default."""
+    """The number of workers, from the first; all by default."""
 
 
 class WorkerGroup(Model):
-    """Workers of one kind, with what both kinds have."""
+    """Equal workers: the fields of both kinds."""
 
     count: int = Field(1, ge=1, le=1000)
     slots: int = Field(ge=1, le=4096)
     round_trip_ms: Milliseconds = 0.0
-    """Between a slot that comes free and the next request in it; a worker's own line (lookahead) hides it."""
+    """Time from a free slot to the next request in it; the worker's own queue (lookahead) hides it."""
     lookahead: int = Field(0, ge=0, le=1)
     failures: tuple[Failure, ...] = Field((), max_length=100)
 
 
 class SlotWorkers(WorkerGroup):
-    """Independent slots: prompt / prefill rate, then so much per token of the answer, whatever the others do."""
+    """Independent slots: prompt / prefill rate, then a fixed time per answer token."""
 
     kind: Literal["slots"]
     prefill_tokens_per_s: float = Field(ge=1, le=1e9)
     s_per_token: float = Field(gt=0, le=60)
     jitter: Share = 0.1
-    """A service takes uniformly between 1 - jitter and 1 + jitter of its length."""
+    """Service times are uniform between 1 - jitter and 1 + jitter of their length."""
 
 
 class StepWorkers(WorkerGroup):
-    """Continuous batching: sequences join and leave at every step; a step's length depends on what is in it."""
+    """Continuous batching: sequences join and leave at every step, whose length depends on its content."""
 
     kind: Literal["steps"]
     base_ms: float = Field(gt=0, le=60_000)
     per_sequence_ms: Milliseconds = 0.0
     per_prefill_token_ms: float = Field(0.0, ge=0, le=1000)
     chunk_tokens: int = Field(512, ge=1, le=1_000_000)
-    """Prompt tokens that one step takes in at most."""
+    """The most prompt tokens that one step reads."""
 
 
 Workers = Annotated[SlotWorkers | StepWorkers, Field(discriminator="kind")]
 
 
-# ---- tenants: who they are
+# ---- tenants
 
 
 class Retries(Model):
-    """What a client does when it is refused, let down, or out of patience."""
+    """What a client does after a refusal, a failure or its timeout."""
 
     attempts: int = Field(default=0, ge=0, le=100)
-    """How often it asks again at most."""
+    """The most retries."""
     wait: Literal["immediate", "backoff", "hint", "never"] = "never"
-    """`hint` obeys the retry hint, and backs off where there is none."""
+    """`hint` obeys the retry hint, and backs off without one."""
     base_s: PositiveSeconds = 0.5
-    """First wait of the backoff; it doubles, with full jitter (uniform between 0 and that)."""
+    """First wait of the backoff; it doubles, with full jitter (uniform from 0)."""
     at_most_s: PositiveSeconds = 30.0
     keeps_deadline: bool = False
-    """Whether a retry inherits what is left of the deadline; else it has a new one."""
+    """Whether a retry keeps the rest of the deadline; otherwise it has a new one."""
 
 
 class TenantGroup(Model):
-    """One tenant, or `count` of them alike that split the group's rate evenly."""
+    """One tenant, or `count` equal tenants that share the group's rate evenly."""
 
     name: Name
     count: int = Field(1, ge=1, le=MOST_TENANTS)
@@ -115,16 +115,16 @@ class TenantGroup(Model):
     prompt_tokens: Distribution = constant(200)
     context_tokens: Distribution = constant(0)
     completion_tokens: Distribution = constant(100)
-    """How long the answers would be if nobody cut them. No policy sees it."""
+    """Length of the uncut answers. Policies do not see it."""
     max_tokens: int = Field(1024, ge=1, le=1_000_000)
     deadline_s: Distribution = constant(10.0)
     patience_s: Distribution | None = None
-    """When the client leaves; at its deadline by default."""
+    """When the client disconnects; by default at its deadline."""
     retries: Retries = Retries()
     stream: Share = 0.0
-    """Of its requests, those that ask for a stream. The simulator answers all in the same way."""
+    """Share of requests that ask for a stream. The simulator treats all alike."""
     ask: Share = 0.0
-    """Of its requests, those that are questions to `/ask`; what is neither is a whole chat answer."""
+    """Share of requests to `/ask`; the rest are whole chat answers."""
     max_level: int = Field(0, ge=0, le=10)
     may_clamp: bool = False
 
@@ -142,27 +142,27 @@ class TenantGroup(Model):
 
 
 class TenantClass(Model):
-    """A class of tenants: its weight against the other classes, and the share it keeps at least."""
+    """A class of tenants: its weight among the classes, and its guaranteed share."""
 
     name: Name
     weight: Weight = 1.0
     floor: Share = 0.0
 
 
-# ---- what is compared
+# ---- comparison
 
 
 class PolicyChoice(Model):
-    """A policy, perhaps with other settings, under a name of its own."""
+    """A policy, optionally with its own settings and name."""
 
     policy: PolicyName
     label: str = Field(default="", max_length=60)
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Over those under `weir`; for the baselines: `queue_size`."""
+    """Override those under `weir`; for the baselines: `queue_size`."""
     max_level: int | None = Field(default=None, ge=0, le=10)
-    """No tenant is degraded further than this; 0 switches the ladder off."""
+    """The deepest degradation level of any tenant; 0 disables degradation."""
     may_clamp: bool | None = None
-    """For all tenants, whatever they say."""
+    """Overrides all tenants."""
 
     @property
     def name(self) -> str:
@@ -174,26 +174,26 @@ def _name_is_choice(given: Any) -> Any:
 
 
 class Sweep(Model):
-    """Repeat the scenario at each of these loads: the total of the swept tenants, kept in proportion."""
+    """Repeat the scenario at each of these total loads of the swept tenants, in proportion."""
 
     loads: tuple[Load, ...] = Field(min_length=1, max_length=100)
     tenants: tuple[Name, ...] = ()
-    """Which groups are swept; all with a rate by default."""
+    """The swept groups; by default all with a rate."""
 
 
-# ---- what is looked at, and where it is played
+# ---- figures and stages
 
 StageName = Literal["simulator", "world", "processes", "locust", "console"]
 
 
 class Window(Span):
-    """A part of the run that has a row of its own."""
+    """A part of the run with its own row."""
 
     name: Name
 
 
 class Must(Model):
-    """A target of one figure: of the whole run or a window of it, of all or of one tenant, on some stages or on all."""
+    """A target of one figure, for the run or a window, all or one tenant, some or all stages."""
 
     figure: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[a-z0-9_]+$")]
     of: Name | None = None
@@ -211,7 +211,7 @@ class Must(Model):
 
 
 class Turn(Model):
-    """One slider of the console. What it turns is its name's; a name alone has the console's usual title and bounds."""
+    """One slider of the console. The name selects its effect and the default title and bounds."""
 
     name: Literal[
         "intensity", "deadline_ms", "leaving", "seconds", "outage_s", "slow_factor", "retries", "obey_hints"
@@ -221,9 +221,9 @@ class Turn(Model):
     high: float | None = None
     default: float | None = None
     of: tuple[Name, ...] = ()
-    """Whose load `intensity` sets, all together; everybody's by default."""
+    """The groups whose total load `intensity` sets; by default all."""
     during: Name | None = None
-    """The window in which it does; all the time by default."""
+    """The window in which it applies; by default the whole run."""
 
 
 def _name_is_turn(given: Any) -> Any:
@@ -234,10 +234,9 @@ class Variant(Model):
     """How one stage differs: other values, or why it cannot play this scenario."""
 
     instead: dict[Annotated[str, Field(max_length=200)], Any] = Field(default_factory=dict, max_length=50)
-    """Other values, each under its path in the file: `duration_s`, or `workers.0.failures`."""
+    """Other values by their path in the file: `duration_s`, or `workers.0.failures`."""
     without: str = Field("", max_length=300)
     sliders: tuple[Annotated[Turn, BeforeValidator(_name_is_turn)], ...] = Field((), max_length=16)
-    """Of the console alone: what a person may turn."""
 
 
 class Scenario(Model):
@@ -248,35 +247,33 @@ class Scenario(Model):
     question: str = Field("", max_length=300)
     """What it answers, in one sentence."""
     watch: tuple[Annotated[str, Field(max_length=500)], ...] = Field((), max_length=10)
-    """What to look at."""
     settle_s: float = Field(3.0, ge=0, le=1000)
-    """The share on time after the last trouble is counted from so long after its end."""
+    """The share on time after the last fault counts from this many seconds after its end."""
     alone: tuple[Name, ...] = ()
-    """Tenants that are measured alone first: what they have then is what they are compared with."""
+    """Tenants that are measured alone first, for comparison."""
     windows: tuple[Window, ...] = Field((), max_length=10)
     must: tuple[Must, ...] = Field((), max_length=50)
     stages: dict[StageName, Variant] = Field(default_factory=dict)
     seed: int = Field(1, ge=0, le=2**32)
     seeds: tuple[Annotated[int, Field(ge=0, le=2**32)], ...] = Field((), max_length=10_000)
-    """Repeat it with each of these; `seed` alone by default."""
+    """Repeat with each of these; by default only `seed`."""
     duration_s: float = Field(gt=0, le=1e6)
     warm_up_s: Seconds = 3.0
     cool_down_s: Seconds = 3.0
-    """Only what arrives after the warm-up and before the cool-down counts."""
+    """Only arrivals between warm-up and cool-down count."""
     bucket_s: float = Field(1.0, ge=0.05, le=3600)
     """Resolution of the time series."""
     workers: tuple[Workers, ...] = Field(min_length=1, max_length=100)
     cache_silent: tuple[Span, ...] = Field((), max_length=100)
-    """When the cache of passages answers nobody. The simulator does not know that part."""
+    """When the passage cache does not answer. Not in the simulator."""
     classes: tuple[TenantClass, ...] = Field((TenantClass(name="standard"),), max_length=32)
     tenants: tuple[TenantGroup, ...] = Field(min_length=1, max_length=1000)
     quality: tuple[Share, ...] = Field((1.0, 0.9, 0.8, 0.65, 0.5), min_length=1, max_length=11)
-    """What an answer is worth by the level it was degraded to; the last one stands for all deeper levels."""
+    """An answer's worth by degradation level; the last value applies to all deeper levels."""
     policies: tuple[Annotated[PolicyChoice, BeforeValidator(_name_is_choice)], ...] = Field(
         (PolicyChoice(policy="weir"),), min_length=1, max_length=32
     )
     weir: dict[str, Any] = Field(default_factory=dict)
-    """Settings of Weir's core, by their own names."""
     sweep: Sweep | None = None
 
     @model_validator(mode="after")
@@ -287,7 +284,6 @@ class Scenario(Model):
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """The seeds."""
         return self.seeds or (self.seed,)
 
     @property
@@ -302,7 +298,7 @@ class Scenario(Model):
         return self.model_copy(update={"seed": seed, "seeds": ()})
 
     def at_load(self, load: float) -> Scenario:
-        """The same with the swept tenants at this load in total."""
+        """The scenario with the swept tenants at this total load."""
         swept = self._swept()
         total = sum(group.arrivals.load or 0.0 for group in swept if not isinstance(group.arrivals, Closed))
         if not total:
@@ -327,13 +323,12 @@ def _times(group: TenantGroup, factor: float) -> TenantGroup:
 
 
 def load(path_or_name: str | Path) -> Scenario:
-    """A scenario from a file, or by the name of one that ships with Weir. LabError tells every fault."""
+    """A scenario from a file, or by the name of one that ships with Weir. Raises LabError with every fault."""
     path = find(path_or_name)
     return parse(load_raw(path), name=path.name, folder=path.parent)
 
 
 def parse(raw: Any, *, name: str = "scenario", folder: Path | None = None) -> Scenario:
-    """A scenario from what YAML gave."""
     try:
         return Scenario.model_validate(raw, context={"folder": folder})
     except ValidationError as error:
@@ -343,12 +338,11 @@ def parse(raw: Any, *, name: str = "scenario", folder: Path | None = None) -> Sc
 
 
 def names() -> list[str]:
-    """Those that ship with Weir."""
+    """The scenarios that ship with Weir."""
     return sorted(path.stem for path in NAMED.glob("*.yaml"))
 
 
 def find(path_or_name: str | Path) -> Path:
-    """Where a scenario's file is."""
     for path in (Path(path_or_name), NAMED / f"{path_or_name}.yaml"):
         if path.is_file():
             return path
@@ -356,7 +350,7 @@ def find(path_or_name: str | Path) -> Path:
 
 
 def load_raw(path: Path) -> Any:
-    """What its YAML says, unjudged."""
+    """The parsed YAML, without validation."""
     if path.stat().st_size > LARGEST_FILE_BYTES:
         raise LabError(f"{path} is larger than {LARGEST_FILE_BYTES:,} bytes: that is no scenario.")
     try:

@@ -1,7 +1,6 @@
-"""A scenario as people play it: who asks, what they want and by when, and how many they are at each moment.
+"""A scenario as Locust's users play it: groups, questions, deadlines, and the number of users at each moment.
 
-The file is the same as everywhere; `stages.locust` says how many people there are instead of a rate, and at what pace.
-Every number has a bound, so that no typing error turns a laptop into a weapon or a test into an evening.
+`stages.locust` of the file gives numbers of users instead of rates, and their pace. Every number has a bound.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+from loadtests.load.plan import one_of, within
 from loadtests.scenarios import model
 from loadtests.scenarios.arrivals import Closed, Crowd
 from loadtests.scenarios.distributions import Constant, Distribution, Uniform
@@ -33,7 +33,7 @@ MAX_RETRIES = 10
 SURFACES = ("ask", "chat", "stream")
 SLOWED = ("none", "one", "all")
 UNNAMED = "between"
-"""The stage that is no window of the file."""
+"""The stage for moments outside the file's windows."""
 
 NO_RETRIES = Retries()
 
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_.\-]{0,31}")
 class Group:
     """Users of one tenant. `surfaces` are shares; `think_s` is the range of a user's pause after an answer.
 
-    `retries`: what they do when they are refused. `patience_ms`: when they hang up; 0: they wait for the answer.
+    `retries` applies after a refusal. Users disconnect after `patience_ms`; 0 waits for the answer.
     """
 
     name: str
@@ -58,24 +58,24 @@ class Group:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a tenant is {self.name!r}; small letters, digits, dots, dashes and _ were expected")
-        _within(f"{self.name}: deadline, in ms,", self.deadline_ms, 1, MAX_DEADLINE_MS)
-        _within(f"{self.name}: max_tokens", self.max_tokens, 1, 2048)
-        _within(f"{self.name}: patience, in ms,", self.patience_ms, 0, MAX_DEADLINE_MS)
-        _within(f"{self.name}: retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
-        _within(f"{self.name}: think_s, the least,", self.think_s[0], 0, 600)
-        _within(f"{self.name}: think_s, the most,", self.think_s[1], self.think_s[0], 600)
+        within(f"{self.name}: deadline, in ms,", self.deadline_ms, 1, MAX_DEADLINE_MS)
+        within(f"{self.name}: max_tokens", self.max_tokens, 1, 2048)
+        within(f"{self.name}: patience, in ms,", self.patience_ms, 0, MAX_DEADLINE_MS)
+        within(f"{self.name}: retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
+        within(f"{self.name}: think_s, the least,", self.think_s[0], 0, 600)
+        within(f"{self.name}: think_s, the most,", self.think_s[1], self.think_s[0], 600)
         if not self.surfaces:
             raise ValueError(f"{self.name}: a share for one of {', '.join(SURFACES)} was expected")
         for surface, share in self.surfaces.items():
-            _one_of(f"{self.name}: surfaces", surface, SURFACES)
-            _within(f"{self.name}: the share of {surface}", share, 0.001, 1000)
+            one_of(f"{self.name}: surfaces", surface, SURFACES)
+            within(f"{self.name}: the share of {surface}", share, 0.001, 1000)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """So many users of each group for so long; `spawn_per_s` is how fast their number grows.
+    """`users` per group for `seconds`; their number grows by `spawn_per_s`.
 
-    `slow_workers`: whose steps last `slow_factor` times as long meanwhile.
+    `slow_workers`: the workers whose steps take `slow_factor` times as long meanwhile.
     """
 
     name: str
@@ -88,15 +88,15 @@ class Stage:
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 40:
             raise ValueError("a stage's name: 1 to 40 characters were expected")
-        _within(f"{self.name}: seconds", self.seconds, 1, MAX_SECONDS)
-        _within(f"{self.name}: spawn_per_s", self.spawn_per_s, 0.1, MAX_USERS)
+        within(f"{self.name}: seconds", self.seconds, 1, MAX_SECONDS)
+        within(f"{self.name}: spawn_per_s", self.spawn_per_s, 0.1, MAX_USERS)
         for group, count in self.users.items():
-            _within(f"{self.name}: users of {group}", count, 0, MAX_USERS)
+            within(f"{self.name}: users of {group}", count, 0, MAX_USERS)
             if not isinstance(count, int):
                 raise ValueError(f"{self.name}: users of {group} is {count!r}; a whole number was expected")
-        _within(f"{self.name}: users together", self.all_users, 1, MAX_USERS)
-        _one_of(f"{self.name}: slow_workers", self.slow_workers, SLOWED)
-        _within(f"{self.name}: slow_factor", self.slow_factor, 1, MAX_SLOW_FACTOR)
+        within(f"{self.name}: users together", self.all_users, 1, MAX_USERS)
+        one_of(f"{self.name}: slow_workers", self.slow_workers, SLOWED)
+        within(f"{self.name}: slow_factor", self.slow_factor, 1, MAX_SLOW_FACTOR)
         if (self.slow_workers == "none") != (self.slow_factor == 1):
             raise ValueError(f"{self.name}: slow_workers and slow_factor go together")
 
@@ -111,7 +111,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run: the question that it answers, what happens in it, what to look at, who asks, and when."""
+    """A run: its question, events, groups and stages."""
 
     name: str
     asks: str
@@ -123,9 +123,9 @@ class Scenario:
     def __post_init__(self) -> None:
         if not (self.asks and self.caption and self.watch):
             raise ValueError("people need a question, an about, and what to look at (watch)")
-        _within("the number of tenants", len(self.groups), 1, MAX_GROUPS)
-        _within("the number of stages", len(self.stages), 1, MAX_STAGES)
-        _within("the stages' seconds together", self.seconds, 1, MAX_SECONDS)
+        within("the number of tenants", len(self.groups), 1, MAX_GROUPS)
+        within("the number of stages", len(self.stages), 1, MAX_STAGES)
+        within("the stages' seconds together", self.seconds, 1, MAX_SECONDS)
         names = [group.name for group in self.groups]
         if len(set(names)) != len(names):
             raise ValueError("two of the tenants have the same name")
@@ -139,12 +139,11 @@ class Scenario:
 
     @property
     def most_users(self) -> int:
-        """So many there are at the busiest time."""
         return max(stage.all_users for stage in self.stages)
 
     @property
     def stage_names(self) -> tuple[str, ...]:
-        """In order, each once: a stage may come back."""
+        """In order, each once: a stage may repeat."""
         return tuple(dict.fromkeys(stage.name for stage in self.stages))
 
     @property
@@ -153,19 +152,18 @@ class Scenario:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that a user may wait for an answer."""
         return max(group.deadline_ms for group in self.groups) / 1000
 
     def shortened(self, share: float) -> Scenario:
-        """The same with stages of this share of their time, and never less than `SHORTEST_STAGE_S`."""
-        _within("the share of their time", share, 0.01, 1)
+        """The scenario with stages shortened to this share, but not below `SHORTEST_STAGE_S`."""
+        within("the share of their time", share, 0.01, 1)
         brief = (
             replace(one, seconds=max(min(one.seconds, SHORTEST_STAGE_S), one.seconds * share)) for one in self.stages
         )
         return replace(self, stages=tuple(brief))
 
     def stage_at(self, elapsed_s: float) -> Stage | None:
-        """The stage that runs so long after the start; none when the scenario is over."""
+        """The stage at this time; None after the end."""
         ends = accumulate(stage.seconds for stage in self.stages)
         return next((stage for stage, end in zip(self.stages, ends, strict=True) if elapsed_s < end), None)
 
@@ -174,12 +172,11 @@ class Scenario:
 
 
 def names() -> list[str]:
-    """The scenarios that people play: their files say how many people there are."""
     return sorted(path.stem for path in SCENARIOS.glob("*.yaml") if _has_people(path))
 
 
 def load(name: str) -> Scenario:
-    """Read scenarios/NAME.yaml. Raises ValueError that says what is wrong with it."""
+    """Read scenarios/NAME.yaml. Raises ValueError with the reason."""
     path = SCENARIOS / f"{name}.yaml"
     if Path(name).name != name or not path.is_file():
         raise ValueError(f"SCENARIO={name!r} is unknown; choose one of: {', '.join(names())}")
@@ -192,7 +189,7 @@ def load(name: str) -> Scenario:
 
 
 def of_model(name: str, scenario: model.Scenario) -> Scenario:
-    """Raises ValueError where people cannot play it."""
+    """Convert a scenario. Raises ValueError if Locust's users cannot play it."""
     caption = " ".join(scenario.about.split())
     groups = tuple(map(_group, scenario.tenants))
     return Scenario(name, scenario.question, caption, scenario.watch, groups, tuple(_stages(scenario)))
@@ -207,7 +204,7 @@ def _has_people(path: Path) -> bool:
 
 
 def _people(path: Path) -> Any:
-    """What YAML gave for this stage."""
+    """The raw YAML for this stage."""
     return unjudged(for_stage(model.load_raw(path), "locust", path.stem))
 
 
@@ -228,7 +225,7 @@ def _group(group: TenantGroup) -> Group:
 
 
 def _stages(scenario: model.Scenario) -> Iterator[Stage]:
-    """One for each stretch in which nothing changes."""
+    """One stage per interval without changes."""
     crowds = {group.name: group.arrivals for group in scenario.tenants if isinstance(group.arrivals, Closed)}
     failures = [failure for workers in scenario.workers for failure in workers.failures]
     phases = (phase for crowd in crowds.values() for phase in crowd.phases)
@@ -269,13 +266,3 @@ def _range(distribution: Distribution, what: str) -> tuple[float, float]:
             return distribution.low, distribution.high
         case _:
             raise ValueError(f"{what}: for people, a number or a uniform range was expected")
-
-
-def _within(what: str, value: float, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{what} is {value!r}; a number from {least:g} to {most:g} was expected")
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{what} is {value!r}; one of {', '.join(known)} was expected")

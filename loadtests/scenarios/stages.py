@@ -1,4 +1,4 @@
-"""A scenario as one stage plays it: the file, with what the file says is different there."""
+"""A scenario for one stage: the file with the stage's own changes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ M = TypeVar("M", bound=Model)
 
 
 def on_stage(path_or_name: str | Path, stage: StageName, changes: Changes | None = None) -> Scenario:
-    """The scenario for that stage; `changes` of the command line come last. Raises LabError, also where the file says
-    that this stage cannot play it."""
+    """The scenario for that stage, with `changes` of the command line last. Raises LabError, also if the file excludes
+    the stage.
+    """
     path = find(path_or_name)
     raw = for_stage(load_raw(path), stage, path.stem)
     return parse(changed(raw, changes or Changes()), name=path.name, folder=path.parent)
 
 
 def retimed(part: M, at: Callable[[float], float]) -> M:
-    """The same with every moment in it moved: those of phases, failures and windows, and how long it takes."""
+    """The same with every moment moved by `at`: phases, failures, windows and the duration."""
 
     def moved(name: str, value: Any) -> Any:
         if name in MOMENTS:
@@ -38,24 +39,24 @@ def retimed(part: M, at: Callable[[float], float]) -> M:
 
 
 def reason_against(raw: Any, stage: StageName) -> str:
-    """Why that stage cannot play what YAML gave, as the file says; empty where it can."""
+    """The file's reason why that stage cannot play it; empty if it can."""
     variant = _variant(raw, stage)
     return str(variant.get("without") or "")
 
 
 def unjudged(raw: Any) -> Any:
-    """What YAML gave without what other stages are judged and swept by: tenants of this stage have other names."""
+    """The raw form without other stages' targets and sweep: tenants of this stage have other names."""
     return {**raw, "alone": [], "must": [], "sweep": None} if isinstance(raw, dict) else raw
 
 
 def for_stage(raw: Any, stage: StageName, name: str) -> Any:
-    """What YAML gave, with the stage's own changes made. Raises LabError."""
+    """The raw form with the stage's own changes. Raises LabError."""
     variant = _variant(raw, stage)
     if reason := reason_against(raw, stage):
         raise LabError(f"{name} is not played by {stage}: {reason}")
     instead = variant.get("instead", {})
     if not isinstance(instead, dict) or not all(isinstance(each, str) for each in instead):
-        return raw  # reading the file says so
+        return raw  # validation reports it
     made = copy.deepcopy(raw)
     for path, value in instead.items():
         put(made, path, copy.deepcopy(value), f"{path} of stages.{stage}.instead")

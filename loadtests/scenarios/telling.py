@@ -1,4 +1,4 @@
-"""The faults of a scenario file, as lines that name the place: `tenants[0].arrivals.cv: must be greater than 0`."""
+"""The faults of a scenario file, as lines with the place: `tenants[0].arrivals.cv: must be greater than 0`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def contradictions(scenario: Scenario) -> list[str]:
-    """Parts that are sound and do not agree with one another."""
+    """Contradictions between valid parts."""
     return [*_window(scenario), *_windows(scenario), *_repeated(scenario), *_unknown(scenario)]
 
 
 def tell(raw: Any, error: ValidationError) -> tuple[str, ...]:
-    """One line a fault, in the order of the file's model."""
+    """One line per fault, in the order of the model."""
     faults = [(_place(raw, each["loc"]), str(each["msg"]), each["type"]) for each in error.errors()]
     return tuple(
         _line(place, message)
@@ -31,7 +31,7 @@ def _line(place: str, message: str) -> str:
 
 
 def _place(raw: Any, parts: tuple[int | str, ...]) -> str:
-    """Pydantic's path also names the kind it chose; only what stands in the file counts."""
+    """Pydantic's path includes the chosen kind; the place contains only what is in the file."""
     place, node, last = "", raw, len(parts) - 1
     kind = _kind(node)
     for position, part in enumerate(parts):

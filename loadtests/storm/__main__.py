@@ -1,4 +1,4 @@
-"""`python -m loadtests.storm`: the storm bench, settings from the environment."""
+"""`python -m loadtests.storm`: the storm bench, with settings from the environment."""
 
 from __future__ import annotations
 

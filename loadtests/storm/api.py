@@ -1,13 +1,13 @@
-"""The bench's HTTP face. It is for the router and for `weir storm`, on loopback or in the lab's own network.
+"""The bench's HTTP routes, for the router and `weir storm`, on loopback or in the lab's network.
 
-    GET    /storm                  what goes on, what there is, and what the last runs came to
-    POST   /storm                  begin a run
+    GET    /storm                  the current run, the scenarios and the results of the last runs
+    POST   /storm                  start a run
     DELETE /storm                  stop it
-    GET    /storm/run?run=ID       everything that is kept of one
-    GET    /storm/report?run=ID    the same as a page of its own; with=ID sets another run beside it, save=1 saves it
+    GET    /storm/run?run=ID       all results of one run
+    GET    /storm/report?run=ID    the same as a page; with=ID compares another run, save=1 downloads it
 
-A browser sends `Origin` with whatever a page of its may change, and no page may set `x-weir-console` for another site
-without being asked first: so nobody's visit to a web page starts a storm here.
+A browser sends `Origin` with every state-changing request, and a page cannot send `x-weir-console` to another site
+without a preflight. So no web page can start a storm.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ PAGE_HEADERS = {
 
 
 def add_storm(api: FastAPI, bench: StormBench) -> None:
-    """The routes."""
-
     async def state() -> Response:
         return json_answer(bench.state())
 
@@ -69,14 +67,14 @@ def add_storm(api: FastAPI, bench: StormBench) -> None:
             headers["content-disposition"] = f'attachment; filename="weir-storm-{first.scenario}-{first.run}.html"'
         return Response(report(first, second), media_type="text/html; charset=utf-8", headers=headers)
 
-    for method, path, endpoint, told in (
+    for method, path, endpoint, options in (
         ("GET", "/storm", state, describe("What runs, what there is, and the last runs.", reply=State)),
         ("POST", "/storm", start, describe("Begin a run.", request=StartRun, reply=Started, status=202)),
         ("DELETE", "/storm", stop, describe("Stop it.", reply=Stopped)),
         ("GET", "/storm/run", kept, describe("Everything that is kept of one run.", reply=Run, parameters=RUN)),
         ("GET", "/storm/report", page, describe("The same as a page.", parameters=(*RUN, *OF_A_REPORT))),
     ):
-        api.add_api_route(path, endpoint, methods=[method], **told)
+        api.add_api_route(path, endpoint, methods=[method], **options)
 
 
 def _run(asked: dict[str, str]) -> str:
@@ -86,6 +84,6 @@ def _run(asked: dict[str, str]) -> str:
 
 
 def not_for_pages(exchange: Exchange) -> None:
-    """Refuse what a web page can send. Raises BadInput."""
+    """Reject requests that a web page can send. Raises BadInput."""
     if exchange.header(b"origin") is not None or exchange.header(b"x-weir-console") != b"1":
         raise BadInput("storms are begun by the console or by `weir storm`", status=403, code="forbidden")

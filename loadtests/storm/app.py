@@ -1,4 +1,4 @@
-"""The composition root: every part of the storm bench is made here, and nowhere else."""
+"""The composition root of the storm bench."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ NAME = "storm"
 
 
 def build(settings: StormSettings) -> Process:
-    """The bench, ready to be run."""
     log, drain = Log(NAME, settings.log_level), Drain()
     registry = new_registry()
     bench = StormBench(settings, log)

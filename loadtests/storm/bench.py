@@ -1,4 +1,4 @@
-"""The bench: one run at a time, the last twenty kept, and what each scenario lacks here."""
+"""The bench: one run at a time, the last twenty results, and what each scenario lacks here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections import deque
 import msgspec
 
 from loadtests.storm.config import StormSettings
-from loadtests.storm.run import Run, Wish
+from loadtests.storm.run import Run, RunRequest
 from loadtests.storm.scenarios import SCENARIOS, Button
-from loadtests.storm.sliders import MOST_SECONDS, turned
+from loadtests.storm.sliders import MOST_SECONDS, slider_values
 from loadtests.storm.troubles import missing
 from services.contracts.storm import MAX_KEPT_RUNS, ScenarioDescription, StartRun, State, Summary
 from services.contracts.storm import Bounds as BoundsTold
@@ -25,7 +25,7 @@ WITH_TENANTS = "the router has a tenants file, whose tenants' capacity is not fo
 
 
 class StormBench:
-    """Everything that its HTTP face shows."""
+    """The state behind the HTTP routes."""
 
     def __init__(self, settings: StormSettings, log: Log) -> None:
         self._settings = settings
@@ -38,73 +38,71 @@ class StormBench:
         self._lacking: dict[str, str] = {}
 
     async def begin(self) -> None:
-        """Find out what can be run here, and go on looking."""
+        """Check which scenarios can run here, now and repeatedly."""
         await self._look()
         self._looking = asyncio.ensure_future(self._look_on())
 
     async def end(self) -> None:
-        """This process leaves."""
         if self._looking is not None:
             self._looking.cancel()
         await self.stop()
 
     def start(self, asked: StartRun) -> str:
-        """Begin a run; its id. Raises BadInput."""
+        """Start a run and return its id. Raises BadInput."""
         scenario = SCENARIOS.get(asked.scenario)
         if scenario is None:
             known = ", ".join(SCENARIOS)
             raise BadInput(f"scenario: there are {known}", "scenario", status=404, code="no_such_scenario")
-        values = turned(scenario.sliders, asked.sliders)
+        values = slider_values(scenario.sliders, asked.sliders)
         if self._run is not None:
             raise BadInput("a storm goes on: stop it first", status=409, code="storm_running")
         if why := self._lacking.get(scenario.name, ""):
             raise BadInput(why, status=409, code="storm_unavailable")
-        wish = Wish(secrets.token_hex(4), scenario, values, unix_milliseconds())
+        request = RunRequest(secrets.token_hex(4), scenario, values, unix_milliseconds())
         self._stopping = False
-        self._run = run = Run(wish, self._settings, self._log)
+        self._run = run = Run(request, self._settings, self._log)
         self._task = asyncio.ensure_future(self._play(run))
-        self._log.info("a storm begins", run=wish.id, scenario=scenario.name, **values)
-        return wish.id
+        self._log.info("a storm begins", run=request.id, scenario=scenario.name, **values)
+        return request.id
 
     async def stop(self) -> str | None:
-        """End what goes on, now: everybody leaves, and what was broken is mended. Its id; None where nothing ran."""
+        """Stop the current run: clients disconnect and faults end. Returns its id; None if nothing runs."""
         run, task = self._run, self._task
         if run is None or task is None:
             return None
-        if not self._stopping:  # once: a second blow would hit those who tidy up
+        if not self._stopping:  # only once: a second cancel would interrupt the cleanup
             self._stopping = True
             task.cancel()
         await asyncio.wait({task})
-        return run.wish.id
+        return run.request.id
 
     async def _play(self, run: Run) -> None:
         try:
             await run.play()
         finally:
-            told = run.told()
-            self._kept.appendleft(told)
+            result = run.result()
+            self._kept.appendleft(result)
             self._run = self._task = None
-            self._log.info("a storm is over", run=told.run, ended=told.ended, why=told.why, sent=told.sent)
+            self._log.info("a storm is over", run=result.run, ended=result.ended, why=result.why, sent=result.sent)
 
     def state(self) -> State:
-        """What is shown."""
         settings = self._settings
         return State(
             running=None if self._run is None else self._run.running(),
-            scenarios=[self._told(scenario) for scenario in SCENARIOS.values()],
+            scenarios=[self._described(scenario) for scenario in SCENARIOS.values()],
             runs=[_summary(run) for run in self._kept],
             bounds=BoundsTold(settings.storm_max_rps, settings.storm_connections, MOST_SECONDS),
         )
 
     def kept(self, id: str) -> RunTold:
-        """A run that is over. Raises BadInput where it is not known, or forgotten."""
+        """The result of an ended run. Raises BadInput if it is unknown or no longer kept."""
         for run in self._kept:
             if run.run == id:
                 return run
         message = f"there is no run {id[:32]!r} here: the last {MAX_KEPT_RUNS} are kept, until this process ends"
         raise BadInput(message, "run", status=404, code="no_such_run")
 
-    def _told(self, button: Button) -> ScenarioDescription:
+    def _described(self, button: Button) -> ScenarioDescription:
         why_not = self._lacking.get(button.name, "")
         return ScenarioDescription(
             button.name, button.file.title, button.caption, list(button.file.watch), list(button.sliders),
@@ -118,7 +116,7 @@ class StormBench:
                 await self._look()
 
     async def _look(self) -> None:
-        """What each scenario lacks. A paused cache answers late, so nothing is asked during a run."""
+        """Check what each scenario lacks. Not during a run, when a paused cache answers late."""
         if self._settings.tenants_file is not None:
             self._lacking = dict.fromkeys(SCENARIOS, WITH_TENANTS)
             return

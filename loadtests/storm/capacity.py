@@ -1,8 +1,7 @@
-"""How many of a run's answers the workers can give in a second: what they announce, not what they are doing now.
+"""Answers per second that the workers announce, independent of their current load.
 
-A step of the engine serves every slot once and a prompt token adds to the step that reads it, so one answer of n tokens
-after a prompt of p takes n * step / slots + p * prefill of its worker. A worker announces all three; where one does
-not, STORM_CAPACITY_RPS says what to take for capacity.
+An engine step serves every slot once, and a prompt token adds to its step. So one answer of n tokens after a prompt of
+p costs n * step / slots + p * prefill of its worker. If a worker does not announce all three, set STORM_CAPACITY_RPS.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ _status = msgspec.json.Decoder(WorkerStatus).decode
 
 
 class NoCapacity(Exception):
-    """Nobody says what the workers can do; the message says what to do about it."""
+    """No worker announces its capacity; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of all workers together. `slots` 0: not known."""
+    """All workers together. `slots` is 0 if unknown."""
 
     per_s: float
     slots: int = 0
 
 
 async def announced(urls: Sequence[str], tokens: tuple[float, int], token: bytes = b"") -> Capacity:
-    """By the workers' own word, for prompts and answers of so many tokens. Raises NoCapacity."""
-    told = await asyncio.gather(*(_ask(url, token) for url in urls))
-    workers = [status for status in told if status is not None and not status.draining]
+    """The announced capacity for (prompt, answer) tokens. Raises NoCapacity."""
+    statuses = await asyncio.gather(*(_ask(url, token) for url in urls))
+    workers = [status for status in statuses if status is not None and not status.draining]
     per_s = sum(answers_per_s(status, *tokens) for status in workers)
     if per_s <= 0:
         raise NoCapacity("no worker announces how fast it is: set WORKERS to their addresses, or STORM_CAPACITY_RPS")
@@ -44,7 +43,7 @@ async def announced(urls: Sequence[str], tokens: tuple[float, int], token: bytes
 
 
 def answers_per_s(status: WorkerStatus, prompt_tokens: float, answer_tokens: int) -> float:
-    """What one worker can do; 0 where it does not say how long a step takes."""
+    """One worker's capacity; 0 if it announces no step time."""
     step_ms = status.full_step_ms or status.step_ms
     answer_ms = answer_tokens * step_ms / status.slots + prompt_tokens * status.prefill_ms_per_token
     return 1000 / answer_ms if step_ms > 0 else 0.0

@@ -1,4 +1,4 @@
-"""`weir storm`: a run of the bench that stands beside the router, watched in a terminal, and its report in a file."""
+"""`weir storm`: start a run of the bench beside the router, watch it in a terminal and save its report."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ LOOK_EVERY_S = 0.5
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, float]:
-    """`intensity=5` and so on. Raises LabError."""
+    """Parse `intensity=5` and so on. Raises LabError."""
     found = {}
-    for said in sets:
-        name, equals, value = said.partition("=")
+    for assignment in sets:
+        name, equals, value = assignment.partition("=")
         try:
             found[name.strip()] = float(value)
         except ValueError:
             equals = ""
         if not equals:
-            raise LabError(f"--set {said}: write NAME=NUMBER, as in --set intensity=5.")
+            raise LabError(f"--set {assignment}: write NAME=NUMBER, as in --set intensity=5.")
     return found
 
 
 class Bench:
-    """The bench's process, as this command speaks to it."""
+    """A client of the bench's process."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self._url = url
@@ -52,11 +52,10 @@ class Bench:
         self._client = httpx2.Client(base_url=url, timeout=WITHIN_S, trust_env=False, headers=headers)
 
     def state(self) -> State:
-        """What goes on there. Raises LabError."""
         return msgspec.json.decode(self.call("GET", "/storm"), type=State)
 
     def call(self, method: str, path: str, **more: Any) -> bytes:
-        """The body of an answer. Raises LabError for a refusal, and where nothing answers."""
+        """The body of an answer. Raises LabError for a refusal or a missing bench."""
         try:
             reply = self._client.request(method, path, **more)
         except httpx2.HTTPError as error:
@@ -73,27 +72,27 @@ def _why(body: bytes) -> str:
         return "something that is no storm bench's word"
 
 
-def storm(bench: Bench, wish: StartRun, console: Console) -> Run:
-    """Run it and show it, to its end or until Ctrl-C. Raises LabError."""
+def storm(bench: Bench, request: StartRun, console: Console) -> Run:
+    """Run and show a storm to its end or until Ctrl-C. Raises LabError."""
     leaving = Event()
     with _interrupts_to(leaving):
-        id = msgspec.json.decode(bench.call("POST", "/storm", content=msgspec.json.encode(wish)), type=Started).run
-        told_s = -1
+        id = msgspec.json.decode(bench.call("POST", "/storm", content=msgspec.json.encode(request)), type=Started).run
+        printed_s = -1
         while not leaving.is_set() and (running := bench.state().running) is not None and running.run == id:
-            if int(running.elapsed_s) > told_s:
-                told_s = int(running.elapsed_s)
+            if int(running.elapsed_s) > printed_s:
+                printed_s = int(running.elapsed_s)
                 console.print(_line(running), soft_wrap=True)
             leaving.wait(LOOK_EVERY_S)
     if leaving.is_set():
         bench.call("DELETE", "/storm")
-    told = msgspec.json.decode(bench.call("GET", "/storm/run", params={"run": id}), type=Run)
-    show(told, console)
-    return told
+    result = msgspec.json.decode(bench.call("GET", "/storm/run", params={"run": id}), type=Run)
+    show(result, console)
+    return result
 
 
 @contextmanager
 def _interrupts_to(leaving: Event) -> Iterator[None]:
-    """Ctrl-C sets this: as an exception it could strike before the run's name is known, and leave the run alone."""
+    """Ctrl-C sets the event. As an exception it could strike before the run's id is known, and leave the run going."""
     before = signal.signal(signal.SIGINT, lambda *_: leaving.set())
     try:
         yield
@@ -111,24 +110,22 @@ def _line(running: Running) -> Text:
 
 
 def show(run: Run, console: Console) -> None:
-    """What it came to."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in (
         ("run", f"{run.run}, {run.ended}{': ' + run.why if run.why else ''}"),
         ("policies", policy_words(run.policy)),
-        ("workers can do", "not told" if run.capacity_per_s is None else f"{run.capacity_per_s:g} answers a second"),
+        ("capacity", "unknown" if run.capacity_per_s is None else f"{run.capacity_per_s:g} answers a second"),
         ("sent", f"{run.sent:,}, of which on time {percent(run.on_time_share)}, refused {run.refused:,}"),
-        ("late, failed, left", f"{run.late:,}, {run.failed:,}, {run.gone:,}"),
-        ("latency", f"half {milliseconds(run.p50_ms)}, 95 % {milliseconds(run.p95_ms)}"),
-        ("on time, of what could be", percent(run.goodput_share)),
-        ("worker time in vain", percent(run.wasted_share)),
+        ("late, failed, disconnected", f"{run.late:,}, {run.failed:,}, {run.gone:,}"),
+        ("latency", f"p50 {milliseconds(run.p50_ms)}, p95 {milliseconds(run.p95_ms)}"),
+        ("on time, share of capacity", percent(run.goodput_share)),
+        ("worker time wasted", percent(run.wasted_share)),
     ):
         grid.add_row(Text(name, style="dim"), value)
     console.print(grid)
 
 
 def list_scenarios(bench: Bench, console: Console) -> None:
-    """What may be run, and what may be set."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for scenario in bench.state().scenarios:
         sliders = ", ".join(f"{one.name} {one.min:g}..{one.max:g} ({one.default:g})" for one in scenario.sliders)
@@ -138,10 +135,10 @@ def list_scenarios(bench: Bench, console: Console) -> None:
 
 
 def command(
-    scenario: Annotated[str, typer.Argument(help="Which one; see --list.")] = "",
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario; see --list.")] = "",
     change: Annotated[list[str] | None, typer.Option("--set", help="A slider: intensity=5.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the run as one HTML file.")] = None,
-    beside: Annotated[str, typer.Option(help="Set this run, by its id, beside it in the report.")] = "",
+    beside: Annotated[str, typer.Option(help="Id of another run to compare in the report.")] = "",
     bench: Annotated[
         str, typer.Option(help="The storm bench's address; `weir storm` names the one running here.")
     ] = "http://127.0.0.1:8090",
@@ -152,11 +149,11 @@ def command(
     if list_them or not scenario:
         list_scenarios(at, console)
         raise typer.Exit(0)
-    told = storm(at, StartRun(scenario, parse_sets(change or ())), console)
+    result = storm(at, StartRun(scenario, parse_sets(change or ())), console)
     if report is not None:
-        report.write_bytes(at.call("GET", "/storm/report", params={"run": told.run, "with": beside}))
+        report.write_bytes(at.call("GET", "/storm/report", params={"run": result.run, "with": beside}))
         console.print(Text(f"Report: {report}", style="dim"))
-    raise typer.Exit(0 if told.ended == "done" else 1)
+    raise typer.Exit(0 if result.ended == "done" else 1)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from services.runtime.settings import ServiceSettings
 
 
 class StormSettings(ServiceSettings):
-    """Where it listens, what it may reach, and how much it may send."""
+    """Where the bench listens, what it may reach and how much it may send."""
 
     storm_port: int = Field(8090, ge=0, le=65535, description="port of the storm bench")
     metrics_port: int = Field(9008, ge=0, le=65535, description="port of the storm bench's metrics listener")
@@ -46,7 +46,6 @@ class StormSettings(ServiceSettings):
         return () if self.storm_fault_urls == "none" else addresses(self.storm_fault_urls)
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together."""
         yield from super().contradictions()
         for name, urls in (("WORKERS", self.worker_urls), ("STORM_FAULT_URLS", self.fault_urls)):
             if any(not url.startswith(("http://", "https://")) for url in urls):
@@ -55,5 +54,4 @@ class StormSettings(ServiceSettings):
 
 
 def addresses(text: str) -> tuple[str, ...]:
-    """Comma-separated."""
     return tuple(filter(None, map(str.strip, text.split(","))))

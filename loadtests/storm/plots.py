@@ -1,8 +1,7 @@
-"""Plots as text: an inline SVG that needs no script, no font and no other file, and takes its colours from the page.
+"""Plots as inline SVG without scripts, fonts or other files; the page supplies the colors.
 
-`loadtests.report` draws with matplotlib, which the bench's image does not have: it would be ten times as large for it.
-Lines differ by colour and by dash, so that no line is known by its colour alone, on paper either. A value that is not
-there (None) leaves a gap rather than a zero.
+`loadtests.report` uses matplotlib, which would make the bench's image ten times as large. Lines differ by color and
+dash, for print and color blindness. A missing value (None) is a gap, not a zero.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Values = Sequence[float | None]
 
 
 class Line(NamedTuple):
-    """One series, a value a second. `style` names the page's class: its colour and dash."""
+    """One series with a value per second. `style` is the page's class for color and dash."""
 
     name: str
     values: Values
@@ -33,7 +32,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over time. `level` is a horizontal line that means something; at each of `marks` something changes."""
+    """Lines over time. `level` is a labelled horizontal line; `marks` are labelled moments."""
 
     title: str
     unit: str
@@ -42,19 +41,17 @@ class Chart:
     marks: Sequence[Mark] = ()
 
     @property
-    def told(self) -> bool:
-        """Whether there is a value in it."""
+    def has_values(self) -> bool:
         return any(value is not None for line in self.lines for value in line.values)
 
     @property
     def top(self) -> float:
-        """The highest value in it."""
         values = [value for line in self.lines for value in line.values if value is not None]
         return max([*values, self.level[1] if self.level else 0.0, 0.0])
 
 
 def draw(chart: Chart, highest: float = 0.0) -> str:
-    """As an SVG element. `highest`: of the vertical axis, so that two can be read side by side; 0: what fits."""
+    """The chart as an SVG element. `highest` fixes the vertical axis for comparison; 0 fits it to the data."""
     frame = _Frame(max(1, *(len(line.values) for line in chart.lines)), nice_top(highest or chart.top))
     parts = [*_grid(frame, chart.unit)]
     if chart.level is not None and chart.level[1] <= frame.highest:
@@ -70,7 +67,7 @@ def draw(chart: Chart, highest: float = 0.0) -> str:
 
 
 def draw_bars(title: str, bars: Sequence[tuple[str, float | None, str]]) -> str:
-    """Shares of 1, one below the other: each has a name, and words beside it."""
+    """Horizontal bars of shares of 1, each with a name and a text."""
     whole, parts = WIDTH - NAMES_WIDTH - 150, []
     for index, (name, share, words) in enumerate(bars):
         y = 4 + index * (BAR_HEIGHT + BAR_GAP)
@@ -83,7 +80,7 @@ def draw_bars(title: str, bars: Sequence[tuple[str, float | None, str]]) -> str:
 
 
 def nice_top(value: float) -> float:
-    """The next of 1, 2, 2.5, 5, 10, ... that a value fits under."""
+    """The smallest of 1, 2, 2.5, 5, 10, ... that is not below the value."""
     if not 0 < value < math.inf:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -91,8 +88,6 @@ def nice_top(value: float) -> float:
 
 
 class _Frame(NamedTuple):
-    """Where a second and a value stand."""
-
     seconds: int
     highest: float
 
@@ -104,7 +99,7 @@ class _Frame(NamedTuple):
 
 
 def _grid(frame: _Frame, unit: str) -> Iterator[str]:
-    intervals = 4 if f"{frame.highest:e}".startswith(("1.0", "2.0")) else 5  # so that every tick is a round number
+    intervals = 4 if f"{frame.highest:e}".startswith(("1.0", "2.0")) else 5  # keeps every tick a round number
     for index in range(intervals + 1):
         value = frame.highest * index / intervals
         yield _rule("grid", y=frame.y(value)) + _text(LEFT - 6, frame.y(value) + 4, f"{value:g}", "end")
@@ -116,13 +111,13 @@ def _grid(frame: _Frame, unit: str) -> Iterator[str]:
 
 def _mark(frame: _Frame, mark: Mark) -> str:
     x = frame.x(mark.s)
-    left = x > WIDTH * 0.65  # or its words would leave the picture
+    left = x > WIDTH * 0.65  # otherwise the text would leave the picture
     words = _text(x - 3 if left else x + 3, HEIGHT - BOTTOM - 5, mark.what, f"{'end ' if left else ''}quiet small")
     return _rule("moment", x=x) + words
 
 
 def _path(frame: _Frame, values: Values) -> str:
-    """Each stretch begins with a short dash, so that a value without neighbours is seen."""
+    """Each stretch begins with a short dash, so that a single value is visible."""
     path, drawing = [], False
     for second, value in enumerate(values):
         if value is not None:
@@ -133,7 +128,6 @@ def _path(frame: _Frame, values: Values) -> str:
 
 
 def _rule(style: str, *, x: float | None = None, y: float | None = None) -> str:
-    """A line across the whole frame."""
     if x is None:
         return f'<path d="M{LEFT} {y:.1f} H{WIDTH - RIGHT}" class="{style}"/>'
     return f'<path d="M{x:.1f} {TOP} V{HEIGHT - BOTTOM}" class="{style}"/>'

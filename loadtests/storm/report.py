@@ -1,7 +1,7 @@
-"""A run as one file that anybody can open and keep: no script, no other file, readable dark, light and on paper.
+"""A run as one self-contained HTML file without scripts, readable in dark and light mode and in print.
 
-With a second run of the same scenario the two stand side by side, their plots on the same axes: what one sees is the
-difference of their policies, since both met the same people.
+With a second run of the same scenario, both plots share axes. Both runs had the same requests, so differences come from
+their policies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ Read = Callable[[Second], float | None]
 
 
 def report(first: Run, second: Run | None = None) -> str:
-    """The page."""
     runs = [first] if second is None else [first, second]
     title = f"Weir: {first.title}" + (", two runs" if second else "")
     body = [
@@ -52,43 +51,35 @@ def report(first: Run, second: Run | None = None) -> str:
     )
 
 
-# ---- words
-
-
 def policy_words(policy: PolicySwitches | None) -> str:
-    """The router's switches as one reads them."""
     if policy is None:
-        return "not told"
+        return "unknown"
     off = [name for name in SWITCHES if not getattr(policy, name)]
     return "all on" if not off else f"{', '.join(off)} off"
 
 
 def percent(value: float | None) -> str:
-    """A share of 1."""
-    return "not told" if value is None else f"{100 * value:.1f} %"
+    """A share of 1 as percent."""
+    return "unknown" if value is None else f"{100 * value:.1f} %"
 
 
 def milliseconds(value: float | None) -> str:
-    """A time, if there was one."""
     return "none" if value is None else f"{value:.0f} ms"
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
-    """A letter where there are two, and the id."""
+    """The run's id, with a letter if there are two runs."""
     letter = "B: " if run is runs[-1] else "A: "
     return f"{letter if len(runs) > 1 else ''}run {run.run}"
 
 
 def _under(run: Run, runs: Sequence[Run]) -> str:
-    """What stands over a run's part where there are two."""
+    """The heading of a run's part if there are two."""
     return f"{_name(run, runs)}, policies: {policy_words(run.policy)}" if len(runs) > 1 else ""
 
 
-# ---- tables
-
-
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]], caption: str = "") -> str:
-    """Of text; the first cell of a row is its head."""
+    """An HTML table; the first cell of a row is its head."""
     head = "".join(f"<th scope='col'>{escape(each)}</th>" for each in heads)
     body = "".join(
         f"<tr><th scope='row'>{escape(first)}</th>{''.join(f'<td>{escape(each)}</td>' for each in rest)}</tr>"
@@ -111,20 +102,19 @@ def _tenants(run: Run) -> Iterator[list[str]]:
 
 
 def _endings(run: Run, runs: Sequence[Run]) -> str:
-    """By code, as clients were told; and what the router itself has counted."""
-    told = [("refused", *item) for item in run.refused_by_code.items()]
-    told += [("failed", *item) for item in run.failed_by_code.items()]
+    """Endings by code as clients got them, and the router's own counts."""
+    endings = [("refused", *item) for item in run.refused_by_code.items()]
+    endings += [("failed", *item) for item in run.failed_by_code.items()]
     counted = ", ".join(f"{escape(outcome)} {value:,.0f}" for outcome, value in run.router_counted.items())
     router = f"<p>The router counted for these tenants: {counted}.</p>" if counted else ""
-    if not told:
+    if not endings:
         return f"<h3>{escape(_under(run, runs))}</h3>{router}" if router and len(runs) > 1 else router
     name = f" ({escape(_name(run, runs))})" if len(runs) > 1 else ""
-    rows = ((kind, code, f"{count:,}") for kind, code, count in told)
+    rows = ((kind, code, f"{count:,}") for kind, code, count in endings)
     return f"<h2>Why requests were not answered{name}</h2>{_table(('ended', 'code', 'requests'), rows)}{router}"
 
 
 def _seconds(run: Run, runs: Sequence[Run]) -> str:
-    """Folded away, for those who want to look closely."""
     name = f", {escape(_name(run, runs))}" if len(runs) > 1 else ""
     table = _table(_columns("second", OF_SECONDS[1:]), (_cells(second, OF_SECONDS) for second in run.series))
     return f"<details><summary>The figures of each second{name}</summary>{table}</details>"
@@ -137,7 +127,7 @@ def _when(run: Run) -> str:
 
 def _capacity(run: Run) -> str:
     if run.capacity_per_s is None:
-        return "not told"
+        return "unknown"
     return f"{run.capacity_per_s:g} answers a second" + (", load lowered to what may be sent" if run.capped else "")
 
 
@@ -147,38 +137,35 @@ def _count(name: str) -> Callable[[Run], str]:
 
 FIGURES: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("When", _when),
-    ("Policies", lambda run: policy_words(run.policy) + (", and changed while it ran" if run.policy_changed else "")),
-    ("Set to", lambda run: ", ".join(f"{name} {value:g}" for name, value in run.sliders.items())),
-    ("Workers can do", _capacity),
+    ("Policies", lambda run: policy_words(run.policy) + (", and changed during the run" if run.policy_changed else "")),
+    ("Settings", lambda run: ", ".join(f"{name} {value:g}" for name, value in run.sliders.items())),
+    ("Capacity of the workers", _capacity),
     ("Requests sent", lambda run: f"{run.sent:,}"),
     ("Answered on time", _count("on_time")),
     ("Answered late", _count("late")),
     ("Refused", _count("refused")),
     ("Failed", _count("failed")),
-    ("Left before an answer", _count("gone")),
-    ("Not sent (the bench's own bounds)", lambda run: f"{run.held_back:,}"),
-    ("People answered on time, of those who asked", lambda run: percent(run.answered_share)),
-    ("Answers on time, of what the workers can do", lambda run: percent(run.goodput_share)),
+    ("Disconnected before an answer", _count("gone")),
+    ("Not sent (the bench's own limits)", lambda run: f"{run.held_back:,}"),
+    ("Clients answered on time, share of all", lambda run: percent(run.answered_share)),
+    ("Answers on time, share of the capacity", lambda run: percent(run.goodput_share)),
     (
-        "Latency of answers: half, 95 %",
+        "Latency of answers: p50, p95",
         lambda run: f"{milliseconds(run.p50_ms)}, {milliseconds(run.p95_ms)}; deadline {run.deadline_ms:.0f} ms",
     ),
     (
-        "Worker time spent in vain",
-        lambda run: "not told" if run.wasted_s is None else f"{run.wasted_s:g} s ({percent(run.wasted_share)})",
+        "Worker time wasted",
+        lambda run: "unknown" if run.wasted_s is None else f"{run.wasted_s:g} s ({percent(run.wasted_share)})",
     ),
 )
 
 
-# ---- plots
-
-
 def _plots(runs: Sequence[Run]) -> Iterator[str]:
-    """A question each, which every run answers on the same axes."""
+    """One plot per question, with all runs on the same axes."""
     yield f"<h2>Second by second</h2><div class='{'plots' if len(runs) == 1 else ''}'>"
     for question, make in PLOTS:
         charts = [make(run) for run in runs]
-        if any(chart.told for chart in charts):
+        if any(chart.has_values for chart in charts):
             top = max(chart.top for chart in charts)
             yield _section(question, runs, [draw(chart, top) for chart in charts])
     yield _section("Who is answered on time?", runs, [draw_bars("Success of each tenant", _bars(run)) for run in runs])
@@ -194,12 +181,12 @@ def _section(question: str, runs: Sequence[Run], drawn: Sequence[str]) -> str:
 
 
 def _whole(run: Run) -> list[Second]:
-    """The seconds that were whole: the last one may have ended early."""
+    """The complete seconds; the last may be partial."""
     return run.series[: max(1, int(run.lasted_s))]
 
 
 def _chart(title: str, unit: str, lines: Sequence[tuple[str, Read, str]], level: str, run: Run) -> Chart:
-    """`level` names the run's own figure that is drawn across."""
+    """`level` names the run's figure that is drawn as a horizontal line."""
     value = getattr(run, level) if level else None
     drawn = [Line(name, [read(second) for second in _whole(run)], style) for name, read, style in lines]
     return Chart(title, unit, drawn, (LEVELS[level], value) if value else None, run.marks)
@@ -214,11 +201,11 @@ def _sources(run: Run) -> Chart:
     return _chart("Where passages came from", "answers per second", lines, "", run)
 
 
-LEVELS = {"deadline_ms": "deadline", "capacity_per_s": "what the workers can do at full length"}
+LEVELS = {"deadline_ms": "deadline", "capacity_per_s": "capacity at full length"}
 SENT, REFUSED, ON_TIME = (attrgetter(name) for name in ("sent", "refused", "on_time"))
 PLOTS: tuple[tuple[str, Callable[[Run], Chart]], ...] = (
     (
-        "What is asked, and what becomes of it?",
+        "What happens to the requests?",
         partial(
             _chart, "Requests sent, refused and answered on time, each second", "per second",
             (("sent", SENT, "offered"), ("refused", REFUSED, "refused"), ("on time", ON_TIME, "good")), "",
@@ -232,22 +219,22 @@ PLOTS: tuple[tuple[str, Callable[[Run], Chart]], ...] = (
         ),
     ),
     (
-        "Is the workers' time well spent?",
+        "Is the workers' time used well?",
         partial(
-            _chart, "Answers on time and in vain, each second", "per second",
+            _chart, "Answers on time and wasted, each second", "per second",
             (("on time", ON_TIME, "good"), ("late, failed or left", lambda s: s.late + s.failed + s.gone, "lost")),
             "capacity_per_s",
         ),
     ),
     (
-        "How long is the line?",
+        "How long is the queue?",
         partial(
             _chart, "Requests that wait in the router", "requests",
             (("waiting in the router", attrgetter("waiting"), "offered"),), "",
         ),
     ),
     (
-        "How much was cut from answers?",
+        "How far are answers degraded?",
         partial(_chart, "Degradation level", "level", (("level", attrgetter("level"), "lost"),), ""),
     ),
     ("Where do passages come from?", _sources),

@@ -1,10 +1,10 @@
-"""One run, from its first question to the workers until nothing of it is left.
+"""One run, from reading the capacity to the last answer.
 
-    preparing    what can the workers do, what has the router counted; what is left of the last run ends first
-    storming     everybody comes; what is to break breaks, and heals
-    settling     nobody comes any more; the last answers are waited for
+    preparing    reads capacity and counters; waits for the rest of the last run
+    storming     sends the load; faults start and end
+    settling     no new requests; waits for the last answers
 
-However it ends, stopped or by a fault of our own, everybody leaves and whatever was broken is mended.
+In every case, also on stop or error, clients disconnect and faults end.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ QUESTIONS = (
     "What does a worker do when it is full?",
     "How does retrieval keep its budget?",
 )
-"""Few, so that a cache is worth having."""
+"""few, so that a cache has hits"""
 PASSAGES = 2
 EARLY = (0.1, 0.5)
-"""Who leaves early does so after such a share of the deadline."""
+"""Range of the deadline's share after which early leavers disconnect."""
 GRACE_S = 0.5
-"""What a last answer may take beyond its client's patience."""
+"""Allowed time of a last answer beyond its client's timeout."""
 REST_WITHIN_S = 15.0
-"""A storm begins all the same after this: somebody else may be asking, or a backlog may never end."""
+"""The storm starts after this time even if the router is not idle."""
 FIRST_FRAME_WITHIN_S, LOOK_EVERY_S = 0.5, 0.1
 COUNTED_AFTER_S = 0.2
-"""By then the router has noticed who has left, and counted them."""
+"""By then the router has noticed and counted disconnected clients."""
 COUNTED_WITHIN_S = 0.5
 WORDS: dict[Phase, str] = {"preparing": "until the router is at rest", "settling": "the last answers"}
 
 
 class Short(Answer):
-    """An answer to what a storm asks, which is never long: many are under way at once."""
+    """An answer to a storm's request, with a small limit because many are under way."""
 
     __slots__ = ()
     most_bytes = 262_144
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What somebody asked for, checked."""
+class RunRequest:
+    """A validated request for a run."""
 
     id: str
     button: Button
@@ -76,18 +76,16 @@ class Wish:
 
 
 class Run:
-    """One run of one scenario."""
-
-    def __init__(self, wish: Wish, settings: StormSettings, log: Log) -> None:
-        self.wish = wish
-        self.storm: Storm = wish.button.storm(wish.values)
+    def __init__(self, request: RunRequest, settings: StormSettings, log: Log) -> None:
+        self.request = request
+        self.storm: Storm = request.button.storm(request.values)
         self.books = Books()
         self.phase: Phase = "preparing"
         self._settings = settings
         self._token = settings.shared_token
         self._log = log
         self._capacity: Capacity | None = None
-        self._per_s = 0.0  # requests that a load of 1 is
+        self._per_s = 0.0  # requests per second at load 1
         self._client: Client | None = None
         self._frame: Frame | None = None
         self._policies: list[PolicySwitches] = []
@@ -97,11 +95,11 @@ class Run:
         self._ended: Ended = "failed"
         self._why = ""
 
-    # Going on
+    # Run
 
     async def play(self) -> None:
-        """The whole run. Cancelled, it ends at once, and says that it was stopped."""
-        watching = asyncio.ensure_future(Watching(self._settings.storm_router_url, self._hear).watch())
+        """Play the whole run. When cancelled, it ends at once as stopped."""
+        watching = asyncio.ensure_future(Watching(self._settings.storm_router_url, self._on_frame).watch())
         try:
             await self._play()
             self._ended = "done"
@@ -111,7 +109,7 @@ class Run:
             self._why = str(error)
         except Exception as error:
             self._why = f"a fault of the bench: {type(error).__name__}"
-            self._log.error("a run failed", run=self.wish.id, error=repr(error))
+            self._log.error("a run failed", run=self.request.id, error=repr(error))
         finally:
             self._lasted_s = self._now_s
             watching.cancel()
@@ -132,12 +130,12 @@ class Run:
         tasks = [lasting, *begin_troubles(self.storm, self._settings)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:  # what could not be broken ends the run
+            for task in done:  # a fault that could not be started ends the run
                 task.result()
             self._storm_s, self.phase = self.storm.seconds, "settling"
             client.stop()
             await asyncio.wait({playing}, timeout=self.storm.patience_s + GRACE_S)
-        finally:  # clients leave before what was broken is mended
+        finally:  # clients disconnect before the faults end
             self._storm_s = self._storm_s or self._now_s
             client.stop(at_once=True)
             for task in tasks:
@@ -161,19 +159,19 @@ class Run:
     async def _measured(self) -> Capacity:
         given_per_s = self._settings.storm_capacity_rps
         try:
-            told = await announced(self._settings.worker_urls, self.storm.tokens, self._token)
+            capacity = await announced(self._settings.worker_urls, self.storm.tokens, self._token)
         except NoCapacity:
             if not given_per_s:
                 raise
             return Capacity(given_per_s)
-        return Capacity(given_per_s or told.per_s, told.slots)
+        return Capacity(given_per_s or capacity.per_s, capacity.slots)
 
     async def _counters(self, within_s: float = 2.0) -> Counters | None:
         tenants = [group.name for group in self.storm.file.tenants]
         return await counters(self._settings.storm_metrics_url, tenants, within_s, self._token)
 
     async def _rest(self) -> None:
-        """Wait until the router is as if nobody had asked before, if it says how it is."""
+        """Wait until the router is idle, if it publishes its state."""
         now = asyncio.get_running_loop().time
         began_at = now()
         while now() < began_at + (FIRST_FRAME_WITHIN_S if self._frame is None else REST_WITHIN_S):
@@ -181,21 +179,20 @@ class Run:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _hear(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         self._frame = frame
-        self.books.heard(self._now_s, frame.waiting.requests, frame.level)
+        self.books.router_state(self._now_s, frame.waiting.requests, frame.level)
         if frame.policy is not None and (not self._policies or self._policies[-1] != frame.policy):
-            del self._policies[1:]  # the first, and the last
+            del self._policies[1:]  # keep the first and the last
             self._policies.append(frame.policy)
 
     @property
     def _now_s(self) -> float:
         return 0.0 if self._client is None else self._client.now_s
 
-    # Being told
+    # Results
 
     def running(self) -> Running:
-        """As it is now."""
         books, now_s = self.books, self._now_s
         return books.all.fill(
             Running(
@@ -208,8 +205,7 @@ class Run:
             )
         )
 
-    def told(self) -> RunTold:
-        """What it came to, once it is over."""
+    def result(self) -> RunTold:
         books = self.books
         asked, answered = books.people
         could = (self._capacity_per_s or 0.0) * self._storm_s
@@ -236,17 +232,17 @@ class Run:
         )
 
     def _both(self, until_s: float) -> dict[str, Any]:
-        """What is told of a run, whether it goes on or is over."""
+        """The fields common to a running and an ended run."""
         books, storm, file = self.books, self.storm, self.storm.file
         return {
-            "run": self.wish.id,
-            "scenario": self.wish.button.name,
+            "run": self.request.id,
+            "scenario": self.request.button.name,
             "title": file.title,
-            "caption": self.wish.button.caption,
+            "caption": self.request.button.caption,
             "watch": list(file.watch),
-            "began_at_ms": self.wish.began_at_ms,
+            "began_at_ms": self.request.began_at_ms,
             "seconds": storm.seconds,
-            "sliders": dict(self.wish.values),
+            "sliders": dict(self.request.values),
             "capacity_per_s": self._capacity_per_s,
             "capped": self._capacity is not None and self._per_s < self._capacity.per_s,
             "p50_ms": None,
@@ -265,7 +261,7 @@ class Run:
 
 
 def _some_leave(source: Iterator[Ask], storm: Storm) -> Iterator[Ask]:
-    """The same requests; some of their clients lose patience early."""
+    """The same requests, with an early disconnect for some clients."""
     chance = Random(storm.file.seed)
     for ask in source:
         early = chance.random() < storm.leaving

@@ -1,8 +1,7 @@
-"""The six storms, read from the scenarios that every stage plays: what a file says under `stages.console`, turned.
+"""The six storms: scenario files, adapted by `stages.console` and the sliders.
 
-Loads are multiples of capacity, so that a laptop and a large machine see the same picture. Tenants have names that no
-one else in the lab uses, so that the router's counters for them are this run's alone; only `redis_gone` asks as the
-tenant whose documents `weir up` ingests.
+Loads are multiples of capacity, so all machines show the same picture. Tenant names are unique to storms, so the
+router's counters for them belong to this run; only `redis_gone` uses the tenant whose documents `weir up` ingests.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from services.cli.errors import LabError
 from services.contracts.storm import Slider
 
 BUTTONS = ("steady", "burst", "noisy_neighbour", "retry_storm", "slow_worker", "redis_gone")
-"""In this order."""
+"""In display order."""
 LATEST_END = 0.6
-"""An outage whose length is turned is over after this share of the run at the latest."""
+"""Latest end of an adjustable outage, as a share of the run."""
 
 Values = Mapping[str, float]
 Need = Literal["faults", "redis"]
@@ -34,13 +33,13 @@ Need = Literal["faults", "redis"]
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """One run: the file as it is turned. `leaving`: the share of clients that leave before half of the deadline."""
+    """One run of an adapted file. `leaving`: share of clients that disconnect before half of the deadline."""
 
     file: model.Scenario
     leaving: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises LabError where the console cannot play the file, or it passes a bound."""
+        """Raises LabError if the console cannot play the file or a limit is exceeded."""
         for wrong, why in self._faults():
             if wrong:
                 raise LabError(why)
@@ -49,7 +48,7 @@ class Storm:
         tenants = self.file.tenants
         ways = [(_number(one.deadline_s), _number(one.patience_s or one.deadline_s), one.retries) for one in tenants]
         retries = tenants[0].retries
-        for group in tenants:  # what is no number, or no load, is told by these
+        for group in tenants:  # these raise for a size that is no number and arrivals without a load
             _load(group), _number(group.prompt_tokens), _number(group.context_tokens)
         yield (
             ways != ways[:1] * len(ways),
@@ -65,11 +64,11 @@ class Storm:
         )
         yield (
             any(end > self.seconds for _, end in self.troubles),
-            "What a storm breaks is well again before the storm ends.",
+            "Every fault must end before the storm ends.",
         )
         yield (
             not 0 < self.deadline_s <= self.patience_s <= MOST_PATIENCE_S,
-            f"Nobody waits {self.patience_s:g} s for a deadline of {self.deadline_s:g} s.",
+            f"A patience of {self.patience_s:g} s is out of bounds for a deadline of {self.deadline_s:g} s.",
         )
         yield (
             not 0 <= self.leaving <= 1 or retries.attempts >= MOST_TRIES,
@@ -78,63 +77,60 @@ class Storm:
 
     @property
     def seconds(self) -> float:
-        """How long it sends requests."""
         return self.file.duration_s
 
     @property
     def deadline_s(self) -> float:
-        """Everybody's."""
         return _number(self.file.tenants[0].deadline_s)
 
     @property
     def patience_s(self) -> float:
-        """How long everybody waits who does not leave early."""
+        """The timeout of clients that do not leave early."""
         return _number(self.file.tenants[0].patience_s or self.file.tenants[0].deadline_s)
 
     @property
     def tokens(self) -> tuple[float, int]:
-        """Of a prompt with its passages, and of an answer."""
+        """Prompt tokens with passages, and answer tokens."""
         group = self.file.tenants[0]
         return _number(group.prompt_tokens) + _number(group.context_tokens), group.max_tokens
 
     @property
     def asks(self) -> bool:
-        """Whether its requests are questions to `/ask`."""
         return self.file.tenants[0].ask == 1
 
     @property
     def troubles(self) -> list[tuple[float, float]]:
-        """From when to when something is broken."""
+        """Begin and end of each fault."""
         slow = [(each.from_s, each.until_s) for each in failures(self.file)]
         return slow + [(each.from_s, each.until_s) for each in self.file.cache_silent]
 
     @property
     def most_times(self) -> float:
-        """The highest multiple of capacity that is asked for at once."""
+        """The highest multiple of capacity at any time."""
         return max(self.times_at(at) for group in self.file.tenants for at in _poisson(group).moments)
 
     def times_at(self, at_s: float) -> float:
-        """The multiple of capacity that all tenants ask for at this second."""
+        """The multiple of capacity at this second, over all tenants."""
         return sum(_load(group) * _poisson(group).times_at(at_s) for group in self.file.tenants)
 
     def words_at(self, at_s: float) -> str:
-        """What is going on at this second."""
+        """The phase at this second."""
         return next((words for from_s, words in reversed(self.chapters) if from_s <= at_s), "")
 
     @property
     def chapters(self) -> list[tuple[float, str]]:
-        """From which second on something else goes on, and what."""
+        """Begin and name of each phase."""
         return [(window.from_s, window.name.replace("_", " ")) for window in self.file.windows]
 
     def per_s(self, capacity_per_s: float, most_per_s: float = MOST_RATE_PER_S) -> float:
-        """How many requests a second a load of 1 is: the capacity, or less, so that no moment passes what may be sent.
+        """Requests per second at load 1: the capacity, or less if the peak would exceed the limit.
 
-        Who dominates still does: all tenants ask for so much less.
+        All tenants are reduced in proportion.
         """
         return min(capacity_per_s, most_per_s / self.most_times) if self.most_times else capacity_per_s
 
     def plan(self, per_s: float) -> Plan:
-        """For the open loop, with a load of 1 at so many requests a second. At each rate the same people come."""
+        """The plan for the open loop at this rate per unit of load. Equal rates give equal requests."""
         retries = self.file.tenants[0].retries
         tenants = (
             Tenant(
@@ -153,7 +149,7 @@ class Storm:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A scenario as the console plays it, and what may be turned. `needs`: what the bench must be able to break."""
+    """A scenario of the console and its sliders. `needs`: the fault that the bench must be able to cause."""
 
     name: str
     raw: Mapping[str, Any]
@@ -170,7 +166,7 @@ class Button:
         return "faults" if failures(self.file) else "redis" if self.file.cache_silent else None
 
     def storm(self, values: Values) -> Storm:
-        """With its sliders at these values; where one is not named, the file's own. Raises LabError."""
+        """The storm for these slider values; others keep the file's value. Raises LabError."""
         raw = copy.deepcopy(dict(self.raw))
         for path, value in _changes(self.file, self.turns, values):
             put(raw, path, value, "sliders")
@@ -179,7 +175,7 @@ class Button:
 
 
 def load(name: str) -> Button:
-    """A scenario that ships. Raises LabError."""
+    """Load a scenario that ships. Raises LabError."""
     path = model.find(name)
     raw = unjudged(for_stage(model.load_raw(path), "console", name))
     file = model.parse(raw, name=path.name, folder=path.parent)
@@ -190,7 +186,7 @@ def load(name: str) -> Button:
 
 
 def _changes(file: model.Scenario, turns: Sequence[Turn], values: Values) -> Iterator[tuple[str, Any]]:
-    """What the sliders change in the file, each value under its path."""
+    """The changes of the file for these slider values: path and value."""
     for turn in turns:
         if turn.name == "intensity" and turn.name in values:
             yield from _loads(file, turn, values["intensity"])
@@ -208,7 +204,7 @@ def _changes(file: model.Scenario, turns: Sequence[Turn], values: Values) -> Ite
 
 
 def _loads(file: model.Scenario, turn: Turn, times: float) -> Iterator[tuple[str, Any]]:
-    """All together so many times capacity: all the time, or in the phase that begins with the slider's window."""
+    """Set the total load to `times` capacity, always or in the phase of the slider's window."""
     groups = [group for group in file.tenants if not turn.of or group.name in turn.of]
     factor = times / sum(map(_load, groups))
     begins_s = next((window.from_s for window in file.windows if window.name == turn.during), None)
@@ -221,7 +217,7 @@ def _loads(file: model.Scenario, turn: Turn, times: float) -> Iterator[tuple[str
 
 
 def _clock(file: model.Scenario, values: Values) -> Callable[[float], float]:
-    """From the file's seconds to the run's: all in proportion, but for the end of an outage whose length is turned."""
+    """Maps the file's seconds to the run's, in proportion, except the end of an outage with a chosen length."""
     seconds = values.get("seconds", file.duration_s)
     pace = seconds / file.duration_s
     if "outage_s" not in values:
@@ -232,7 +228,6 @@ def _clock(file: model.Scenario, values: Values) -> Callable[[float], float]:
 
 
 def failures(file: model.Scenario) -> list[model.Failure]:
-    """Of all its workers."""
     return [failure for workers in file.workers for failure in workers.failures]
 
 

@@ -1,9 +1,9 @@
-"""Silencing a Redis or Valkey, for a while: `CLIENT PAUSE`, a second at a time, so that it heals without us.
+"""Silence a Redis or Valkey temporarily with `CLIENT PAUSE`, one second at a time, so that it recovers by itself.
 
-Under `CLIENT PAUSE ms ALL` a server accepts connections and bytes, and answers nobody: what a frozen cache looks like
-from outside. The pause cannot be taken back (`CLIENT UNPAUSE` would be paused as well), so each is short, and the next
-one is sent before it ends: the server, which holds it back like every other command, obeys it first when it wakes. Our
-connection closes, and what it still had to say is forgotten; a second later everybody is answered again.
+Under `CLIENT PAUSE ms ALL` a server accepts connections and bytes but does not answer, like a frozen cache. The pause
+cannot be cancelled (`CLIENT UNPAUSE` would be paused too). So each pause is short and the next is sent before it ends:
+the server executes it first when it resumes. Closing the connection drops the pending command, and the server answers
+again after a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SilentCache:
         self._user, self._password = unquote(parts.username or ""), unquote(parts.password or "")
 
     async def hold(self, seconds: float) -> None:
-        """Silent for so long, and at most a second longer than this lasts. Raises NotSilenced."""
+        """Silence for `seconds`; the silence ends at most a second after this call. Raises NotSilenced."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         reader, writer = await self._connected()
@@ -40,14 +40,14 @@ class SilentCache:
             await self._greet(reader, writer)
             while seconds > 0:
                 _send(writer, "CLIENT", "PAUSE", str(max(1, round(min(SLICE_S, seconds) * 1000))), "ALL")
-                await _ok(reader)  # it is in force; the next one, sent now, is obeyed when it ends
+                await _ok(reader)  # in force; the next one, sent now, is executed when it ends
                 seconds -= SLICE_S
             await asyncio.sleep(max(0.0, until - loop.time()))
         finally:
-            writer.transport.abort()  # what it was still told is not obeyed
+            writer.transport.abort()  # drops the pending command
 
     async def reached(self) -> None:
-        """Whether it answers and lets us in. Raises NotSilenced."""
+        """Check that it answers and accepts the client. Raises NotSilenced."""
         reader, writer = await self._connected()
         try:
             await self._greet(reader, writer)

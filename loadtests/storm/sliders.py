@@ -1,4 +1,4 @@
-"""The bounds of a storm, and what a person may turn within them: a wish that passes one is refused by name."""
+"""The limits of a storm and the sliders within them. A value outside is rejected by name."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MOST_RETURNING = 5000
 LEAST_SECONDS, MOST_SECONDS = 10.0, 60.0
 MOST_PATIENCE_S = 12.0
 MOST_TRIES = 6
-"""The first and five more."""
+"""the first try and five retries"""
 
 USUAL = {
     one.name: one
     for one in (
         Slider("outage_s", "Length of the outage", 2, 10, 1, 6, "s"),
-        Slider("retries", "Further tries of each client", 0, 5, 1, 3),
-        Slider("obey_hints", "Clients wait as long as they are told", 0, 1, 1, 0, kind="switch"),
-        Slider("slow_factor", "How many times as slow", 2, 20, 1, 8, "x"),
+        Slider("retries", "Retries of each client", 0, 5, 1, 3),
+        Slider("obey_hints", "Clients obey retry hints", 0, 1, 1, 0, kind="switch"),
+        Slider("slow_factor", "Slowdown factor", 2, 20, 1, 8, "x"),
         Slider("deadline_ms", "Deadline of each request", 1000, 8000, 100, 2000, "ms"),
-        Slider("leaving", "Clients that leave early", 0, 100, 5, 0, "%"),
+        Slider("leaving", "Clients that disconnect early", 0, 100, 5, 0, "%"),
         Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, "s"),
     )
 }
-"""Sliders that mean the same in every scenario."""
+"""Sliders with the same meaning in every scenario."""
 
 
 def slider(turn: Turn) -> Slider:
-    """As a scenario's file has it. Raises LabError where that leaves something open."""
+    """The slider of a scenario file. Raises LabError if it is incomplete."""
     usual = USUAL.get(turn.name)
     if usual is not None:
         given = {"title": turn.title or None, "min": turn.low, "max": turn.high, "default": turn.default}
@@ -47,15 +47,15 @@ def slider(turn: Turn) -> Slider:
     return Slider(turn.name, turn.title, turn.low, turn.high, step, turn.default, "x capacity")
 
 
-def turned(sliders: Sequence[Slider], wish: Mapping[str, float]) -> dict[str, float]:
-    """Every slider's value: as wished, else as it stands. Raises BadInput for a name or a value that there is not."""
+def slider_values(sliders: Sequence[Slider], values: Mapping[str, float]) -> dict[str, float]:
+    """Every slider's value: the given or the default one. Raises BadInput for an unknown name or value."""
     known = {slider.name: slider for slider in sliders}
-    for name, value in wish.items():
+    for name, value in values.items():
         slider = known.get(name)
         if slider is None:
             raise BadInput(f"sliders.{name}: this scenario has {', '.join(known)}", f"sliders.{name}")
         _check(slider, value)
-    return {name: float(wish.get(name, slider.default)) for name, slider in known.items()}
+    return {name: float(values.get(name, slider.default)) for name, slider in known.items()}
 
 
 def _check(slider: Slider, value: float) -> None:

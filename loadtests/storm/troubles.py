@@ -1,7 +1,7 @@
-"""A storm's troubles, begun and ended in their time, each in a task of its own that mends what it broke.
+"""A storm's faults, each in a task that starts and ends it.
 
-A worker's fault is put for a few seconds and renewed, so that it heals without us: the bench may be killed. Workers are
-asked on the bench's own event loop, like all else here, and not by `faults.slow`, which waits for its answers.
+A worker's fault is set for a few seconds and renewed, so it ends even if the bench is killed. The requests run on the
+bench's event loop; `faults.slow` would block it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class NotSlowed(Exception):
 
 
 def begin_troubles(storm: Storm, settings: StormSettings) -> list[asyncio.Task[None]]:
-    """One task for each, which ends when its trouble is over; cancelled, it mends at once.
+    """One task per fault, which ends with it; when cancelled, it ends the fault at once.
 
-    It raises NotSlowed or NotSilenced where what is to be broken cannot be.
+    Tasks raise NotSlowed or NotSilenced if a fault cannot be started.
     """
 
     async def slowed(failure: Failure) -> None:
@@ -51,9 +51,9 @@ def begin_troubles(storm: Storm, settings: StormSettings) -> list[asyncio.Task[N
 
 
 async def hold_slow(urls: Sequence[str], factor: float, seconds: float, token: bytes = b"") -> None:
-    """The workers behind these metrics listeners are slow for so long. However it ends, they are told to heal.
+    """Slow down the workers behind these metrics listeners for `seconds`, and reset them in every case.
 
-    Raises NotSlowed if a worker does not take the fault the first time.
+    Raises NotSlowed if a worker rejects the first fault.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
@@ -70,7 +70,7 @@ async def hold_slow(urls: Sequence[str], factor: float, seconds: float, token: b
 
 
 async def missing(need: Need | None, settings: StormSettings) -> str:
-    """Empty where a scenario has all that it must be able to break; else what it lacks."""
+    """What the scenario lacks here; empty if it can run."""
     if need == "faults" and not settings.fault_urls:
         return "no simulated worker can be slowed here (STORM_FAULT_URLS)"
     if need == "redis" and not settings.redis_url:
@@ -86,7 +86,7 @@ async def missing(need: Need | None, settings: StormSettings) -> str:
 
 
 async def _faults(url: str, token: bytes, method: bytes = b"GET", body: bytes = b"") -> None:
-    """Ask a worker's `/faults`. Raises NotSlowed."""
+    """Send a request to a worker's `/faults`. Raises NotSlowed."""
     pool = Pool(url, max_connections=1, token=token)
     try:
         async with asyncio.timeout(WITHIN_S):

@@ -1,6 +1,6 @@
-"""What the router says of itself while a run goes on: its console's frames, and its counters before and after.
+"""The router's own figures of a run: console frames during it, and counters before and after.
 
-Both are wanted and neither is needed: a run without them is a run whose report leaves those lines out.
+Both are optional; a report without them omits those lines.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class _Inflight(msgspec.Struct):
 
 
 class Frame(msgspec.Struct):
-    """What is read of a frame; the rest of it is for eyes."""
-
     level: int = 0
     waiting: _Waiting = msgspec.field(default_factory=lambda: _Waiting(0))
     inflight: _Inflight = msgspec.field(default_factory=lambda: _Inflight(0))
@@ -42,13 +40,13 @@ class Frame(msgspec.Struct):
 
     @property
     def at_rest(self) -> bool:
-        """Nothing waits, nothing runs, and nothing is cut from answers."""
+        """Nothing waits, nothing runs and nothing is degraded."""
         return not (self.level or self.waiting.requests or self.inflight.now)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Some of the router's counters at one moment: the requests of a run's tenants by outcome, and time in vain."""
+    """Counters of the router at one moment: requests of the run's tenants by outcome, and wasted time."""
 
     requests: Counter[str]
     wasted_s: float
@@ -58,14 +56,14 @@ _frame = msgspec.json.Decoder(Frame).decode
 
 
 class Watching:
-    """One viewer of the console, for as long as `watch` runs."""
+    """One console viewer while `watch` runs."""
 
-    def __init__(self, router_url: str, heard: Callable[[Frame], None]) -> None:
+    def __init__(self, router_url: str, on_frame: Callable[[Frame], None]) -> None:
         self._pool = Pool(router_url, max_connections=2)
-        self._heard = heard
+        self._on_frame = on_frame
 
     async def watch(self) -> None:
-        """Until cancelled. A router that is away, or has no console, is asked again now and then."""
+        """Read frames until cancelled; retry while the router is unreachable or has no console."""
         try:
             while True:
                 with contextlib.suppress(UpstreamError, msgspec.MsgspecError, TimeoutError):
@@ -89,13 +87,13 @@ class Watching:
                 return
             newest = next((event for event in reversed(events) if event.startswith(b"event: frame\n")), None)
             if newest is not None:
-                self._heard(_frame(newest.partition(b"\ndata: ")[2]))
+                self._on_frame(_frame(newest.partition(b"\ndata: ")[2]))
 
 
 async def counters(
     metrics_url: str, tenants: Collection[str], within_s: float = WITHIN_S, token: bytes = b""
 ) -> Counters | None:
-    """What /metrics says now; None where it says nothing in time."""
+    """The current values of /metrics; None without an answer in time."""
     body = await page_of(metrics_url, b"/metrics", within_s=within_s, most_bytes=MOST_METRICS_BYTES, token=token)
     try:
         text = "" if body is None else body.decode()
@@ -106,7 +104,7 @@ async def counters(
 
 
 async def page_of(url: str, target: bytes, *, within_s: float, most_bytes: int, token: bytes = b"") -> bytes | None:
-    """The body of a 200, asked for once; None for any other answer, and where there is none in time."""
+    """The body of a 200; None for any other answer or a timeout."""
     pool = Pool(url, max_connections=1, token=token)
     try:
         async with asyncio.timeout(within_s):

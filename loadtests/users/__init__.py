@@ -1,10 +1,9 @@
-"""Users who ask, wait for their answer, think and ask again: what Locust plays.
+"""Closed-loop users for Locust: they ask, wait for the answer, think and ask again.
 
-    locustfile.py -> playing -> shapes, placing (how many users there are now)
-                             -> visitor (one user) -> verdict (what an answer was worth)
+    locustfile.py -> playing -> shapes, placing (the number of users now)
+                             -> visitor (one user) -> verdict (the value of an answer)
                              -> run, ledger -> summary
 
-Scenarios are the files of `loadtests/scenarios`, which `people.py` there reads for people. Answers are
-read, and asked for again, by the open loop's code (`loadtests.load.answer` and `retry`). What is here needs Locust,
-these packages and the modules that lie flat in `loadtests`; of the services it takes nothing.
+`loadtests/scenarios/people.py` reads the scenario files for them. The open loop's code (`loadtests.load.answer` and
+`retry`) reads answers and decides on retries. Nothing here imports the services.
 """

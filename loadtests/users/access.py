@@ -1,4 +1,4 @@
-"""Whom the users may ask, and what they show there: the host, and a key for each tenant where the router wants keys."""
+"""Which host the users may load, and the tenants' keys if the router requires them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LINE = re.compile(r"\s*(?P<tenant>[\w.\-]+)\s*:\s*(?P<key>[!-~]{1,512})\s*")
 
 @dataclass(frozen=True)
 class Access:
-    """Decided when Locust starts: its page changes neither. `keys` None: tenants are known by their name alone."""
+    """Decided when Locust starts; its page changes neither. `keys` None: tenants send only their names."""
 
     beyond: bool = False
     keys: Mapping[str, str] | None = field(default=None, repr=False)
     fault: str = ""
-    """Why nothing can be played with what was given; empty if it can."""
+    """Why nothing can be played; empty if it can."""
 
     def refusal(self, host: str | None, tenants: Iterable[str] = ()) -> str:
         """Why these tenants must not ask this host; empty if they may."""
@@ -30,7 +30,7 @@ class Access:
         return f"the file of keys has none for {', '.join(missing)}" if missing else ""
 
     def warning(self, host: str) -> str:
-        """What to say before load is sent to this host; empty where that is nothing special."""
+        """The warning before load is sent to another machine; else empty."""
         if not is_beyond(host):
             return ""
         open_keys = self.keys is not None and host.startswith("http://")
@@ -38,13 +38,12 @@ class Access:
         return f"{host} is another machine, and is about to be loaded: is it yours, and does its owner know?{keys}"
 
     def headers(self, tenant: str) -> dict[str, str]:
-        """How this tenant says who it is."""
         shown = {} if self.keys is None else {"Authorization": f"Bearer {self.keys[tenant]}"}
         return {"X-Tenant": tenant, **shown}
 
 
 def access(beyond: bool, keys_file: str) -> Access:
-    """As the command line has it. A file that cannot be read is a fault of what is returned."""
+    """From the command line. A file that cannot be read becomes `Access.fault`."""
     try:
         return Access(beyond, read_keys(Path(keys_file)) if keys_file else None)
     except ValueError as error:
@@ -52,7 +51,7 @@ def access(beyond: bool, keys_file: str) -> Access:
 
 
 def read_keys(path: Path) -> dict[str, str]:
-    """A line `tenant: key` for each; blank lines and `#` lines count for nothing. Raises ValueError, without a key."""
+    """Read lines `tenant: key`; blank lines and `#` lines are ignored. Raises ValueError, without a key in its text."""
     try:
         with path.open("rb") as opened:
             text = opened.read(MOST_BYTES).decode("ascii")

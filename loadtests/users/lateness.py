@@ -1,12 +1,8 @@
-"""How late this process itself is: a timer beside the users, which should fire every 20 ms.
+"""How late this process is: a timer beside the users that should fire every 20 ms.
 
-Where it fires later, Locust was busy or the machine stood still, and whatever a user measured in that moment is longer
-by as much. A verdict about a deadline leaves that out; the summary says how much it was.
-
-`loadtests/stillness.py` does this for the asyncio clients, and is no twin: it adds how long other processes had to
-wait, of which the kernel tells the sum and not the moment, so there a loss that reaches into a stretch counts whole.
-Here all that is lost lies between the moment at which the timer was due and that at which it fired, and a request is
-excused for the part of it that it met. One arithmetic for both would excuse too much here, or too little there.
+When it fires late, a user's measurement in that moment is longer by as much. Verdicts about deadlines exclude that
+time; the summary reports it. `loadtests/stillness.py` adds the waiting time of other processes, which the kernel
+reports only as sums, so there a loss that reaches into an interval counts in full. Here only the overlap counts.
 """
 
 from __future__ import annotations
@@ -17,12 +13,12 @@ from time import perf_counter
 import gevent
 
 EVERY_S = 0.02
-NOTICED_S = 0.01  # less is the ordinary grain of timers
-MOST_KEPT = 10_000  # pauses; the oldest are forgotten
+NOTICED_S = 0.01  # less is normal timer jitter
+MOST_KEPT = 10_000  # pauses; the oldest are dropped
 
 
 class Lateness:
-    """Runs from `start` to `stop`. `total_s` and `worst_s` are of the whole run."""
+    """Runs from `start` to `stop`. `total_s` and `worst_s` cover the whole run."""
 
     def __init__(self) -> None:
         self.total_s = 0.0
@@ -38,7 +34,7 @@ class Lateness:
             self._watching.kill(block=False)
 
     def note(self, at: float, late_s: float) -> None:
-        """A timer that was due before `at` fired at `at`, so much too late."""
+        """Record a timer that fired at `at`, `late_s` too late."""
         if late_s < NOTICED_S:
             return
         self.total_s += late_s
@@ -46,7 +42,7 @@ class Lateness:
         self._pauses.append((at, late_s))
 
     def between(self, began: float, ended: float) -> float:
-        """Seconds of these in which this process was away."""
+        """Seconds of this interval in which the process was blocked."""
         away = 0.0
         for at, late_s in reversed(self._pauses):
             if at <= began:

@@ -1,7 +1,7 @@
-"""How requests ended: counts and rounded times, in bounded memory. One line per request would be honest but endless.
+"""How requests ended: counts and rounded times, in bounded memory.
 
-Every request is counted once, under the stage in which it began. Times are kept to two significant digits, so that a
-million requests need no more room than a thousand.
+Every request is counted once, under the stage in which it began. Times have two significant digits, so memory does not
+grow with the number of requests.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 ANSWERED = "served"
-MOST_OUTCOMES = 64  # what a server may say is not for us to bound: beyond these, `other`
+MOST_OUTCOMES = 64  # outcomes come from the server: beyond this number they count as `other`
 
 
 class Row(NamedTuple):
-    """Whose requests, and how they ended. `kind` is the first word of an outcome: served, refused, ..."""
+    """Stage, group, surface and ending. `kind` is the first word of an outcome: served, refused, ..."""
 
     stage: str
     group: str
@@ -29,8 +29,6 @@ class Row(NamedTuple):
 
 
 class Times:
-    """How long some requests took."""
-
     def __init__(self, times_ms: Iterable[Counter[int]] = ()) -> None:
         self._counts: Counter[int] = Counter()
         for counts in times_ms:
@@ -41,13 +39,11 @@ class Times:
         return self._counts.total()
 
     def percentile_ms(self, q: float) -> int | None:
-        """The least time that a share `q` of the requests did not exceed; none of no requests."""
+        """The least time that a share `q` of the requests does not exceed; None without requests."""
         return percentile(self._counts, q) if self._counts else None
 
 
 class Ledger:
-    """The books of one run."""
-
     def __init__(self) -> None:
         self._times_ms: defaultdict[Row, Counter[int]] = defaultdict(Counter)
         self._first_ms: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
@@ -56,7 +52,7 @@ class Ledger:
         self._outcomes: set[str] = set()
 
     def record(self, row: Row, began_s: float, took_ms: float) -> None:
-        """A request that began so long after the start of the run ended so."""
+        """Record a request that began `began_s` after the start of the run."""
         if row.outcome not in self._outcomes and len(self._outcomes) >= MOST_OUTCOMES:
             row = row._replace(detail="other")
         self._outcomes.add(row.outcome)
@@ -66,8 +62,8 @@ class Ledger:
         if row.kind != ANSWERED:
             self._unanswered_s[second] = max(began_s, self._unanswered_s.get(second, 0.0))
 
-    def heard(self, stage: str, group: str, took_ms: float) -> None:
-        """The first words of a stream came."""
+    def first_token(self, stage: str, group: str, took_ms: float) -> None:
+        """Record a stream's time to the first token."""
         self._first_ms[stage, group][_two_digits(took_ms)] += 1
 
     @property
@@ -75,32 +71,30 @@ class Ledger:
         return sum(times.total() for times in self._times_ms.values())
 
     def count(self, kind: str) -> int:
-        """Requests that ended so, in all."""
         return sum(times.total() for row, times in self._times_ms.items() if row.kind == kind)
 
     def rows(self) -> list[tuple[Row, Times]]:
-        """Every outcome that there was, in order."""
+        """Every outcome and its times, in order."""
         return [(row, Times([times])) for row, times in sorted(self._times_ms.items())]
 
     def times(self, which: Callable[[Row], bool]) -> Times:
-        """Of the requests in these rows."""
         return Times(times for row, times in self._times_ms.items() if which(row))
 
     def first_words(self, stage: str, group: str) -> Times:
-        """How long the first words of streams took."""
+        """Times to the first token of streams."""
         return Times([self._first_ms[stage, group]] if (stage, group) in self._first_ms else [])
 
     def unanswered_s(self) -> list[float]:
-        """When the last request of each second began that was not answered, where there was one."""
+        """For each second with an unanswered request, when the last of them began."""
         return sorted(self._unanswered_s.values())
 
     def seconds(self) -> list[tuple[int, Counter[str]]]:
-        """What became of the requests that began in each second of the run."""
+        """Outcomes of the requests by the second in which they began."""
         return sorted(self._by_second.items())
 
 
 def percentile(times: Counter[int], q: float) -> int:
-    """The least time that a share `q` of the requests did not exceed."""
+    """The least time that a share `q` of the requests does not exceed."""
     needed = q * times.total()
     seen = 0
     for time_ms in sorted(times):

@@ -1,10 +1,10 @@
-"""Which users start and stop next. Apart from `shapes`, since Locust cannot be imported beside the tests."""
+"""Which users start and stop next. Separate from `shapes`, because tests cannot import Locust."""
 
 from __future__ import annotations
 
 
 def nearer(counts: dict[str, int], wanted: dict[str, int], starts: int) -> dict[str, int]:
-    """So many users started, always of the class that lacks most; those who are too many all stop at once."""
+    """Start up to `starts` users, always of the class that lacks most; surplus users stop at once."""
     counts = {name: min(count, wanted[name]) for name, count in counts.items()}
     for _ in range(starts):
         name = max(counts, key=lambda name: wanted[name] - counts[name])

@@ -1,7 +1,6 @@
-"""How Locust plays a scenario: chosen when a run begins, checked before any load is sent, summed up at its end.
+"""How Locust plays a scenario: chosen and validated when a run begins, summarised at its end.
 
-Locust finds a user and a shape among the names of its locustfile; the users of a scenario's groups take that user's
-place when a run begins. Nothing is imported from the services: this is a client, and it knows what any client could.
+Locust finds one user class and one shape in its locustfile; when a run begins, a class per group replaces that user.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from loadtests.users.trouble import NoFaults, Trouble, urls_of
 from loadtests.users.visitor import GRACE_S, Visitor, of_group
 
 DEFAULT_HOST = "http://127.0.0.1:8000"
-NOT_MADE = 2  # the exit status of a scenario that could not be played
+NOT_MADE = 2  # exit status: the scenario could not be played
 FAILED = 1
 
 
 class Anybody(Visitor):
-    """Nobody is of this kind for long: each scenario brings its own."""
+    """A placeholder: each scenario brings its own classes."""
 
 
 class Scenarios(Stages):
-    """Which scenario is read when a run begins: on Locust's page it may be chosen anew each time."""
+    """The scenario is read when a run begins: Locust's page may choose another one each time."""
 
     def __init__(self) -> None:
         super().__init__(lambda: begin(self.runner.environment) if self.runner else None)
@@ -43,14 +42,14 @@ class Scenarios(Stages):
 
 @events.init_command_line_parser.add_listener
 def options(parser: Any) -> None:
-    """Five of our own; Locust's page shows the first two."""
+    """Add our five options; Locust's page shows the first two."""
     parser.add_argument(
         "--scenario", choices=names(), default="baseline", env_var="SCENARIO",
         help="What to play: a file in loadtests/scenarios",
     )  # fmt: skip
     parser.add_argument(
         "--share", type=float, default=1.0,
-        help="Every stage lasts this share of its time, and at least three seconds: to try whether all works",
+        help="Shorten every stage to this share of its time, but not below three seconds: for a quick check",
     )  # fmt: skip
     parser.add_argument(
         "--out", default="", env_var="LOAD_OUT", include_in_web_ui=False,
@@ -58,7 +57,7 @@ def options(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--keys", default="", env_var="LOAD_KEYS", include_in_web_ui=False,
-        help="A file with a line `tenant: key` for each tenant, where the router has a tenants file",
+        help="A file with a line `tenant: key` for each tenant, if the router has a tenants file",
     )  # fmt: skip
     parser.add_argument(
         BEYOND, dest="beyond", action="store_true", default=False, include_in_web_ui=False,
@@ -68,20 +67,19 @@ def options(parser: Any) -> None:
 
 @events.init.add_listener
 def prepare(environment: Any, **_: Any) -> None:
-    """What Locust must know before it begins."""
     environment.host = environment.host or DEFAULT_HOST
     environment.dispatcher_class = Places
     environment.run_data = None
     environment.access = access(environment.parsed_options.beyond, environment.parsed_options.keys)
-    if environment.web_ui is None:  # while a shape runs headless, Locust does not obey SIGTERM: end with the summary
+    if environment.web_ui is None:  # a headless run with a shape ignores SIGTERM: end it with the summary
         gevent.signal_handler(signal.SIGTERM, environment.runner.quit)
     else:
         environment.web_ui.app.add_url_rule("/summary", view_func=lambda: _summary_page(environment))
 
 
 def begin(environment: Any) -> Run | None:
-    """A new run with empty books. None, and a word about why, where it cannot be played: then nothing is sent."""
-    log = logging.getLogger("loadtests")  # on Locust's page, too
+    """Start a run with an empty ledger. None, with a logged reason, if it cannot be played."""
+    log = logging.getLogger("loadtests")  # appears on Locust's page too
     if why := environment.access.refusal(environment.host) or _unplayable(environment):
         log.error(why)
         return None
@@ -90,7 +88,7 @@ def begin(environment: Any) -> Run | None:
     scenario = _chosen(environment)
     environment.profile = scenario.name
     environment.user_classes = [of_group(group) for group in scenario.groups]
-    environment.stop_timeout = scenario.longest_wait_s + GRACE_S  # who has asked may hear the answer
+    environment.stop_timeout = scenario.longest_wait_s + GRACE_S  # requests under way may finish
     urls = urls_of(os.environ, environment.host) if scenario.breaks_something else []
     run = environment.run_data = Run(scenario, Trouble(urls))
     run.lateness.start()
@@ -103,7 +101,7 @@ def _chosen(environment: Any) -> Scenario:
 
 
 def _unplayable(environment: Any) -> str:
-    """Empty if the chosen scenario can be played here; else why not."""
+    """Why the chosen scenario cannot be played here; empty if it can."""
     try:
         scenario = _chosen(environment)
         allowed: Access = environment.access
@@ -123,7 +121,7 @@ def _unplayable(environment: Any) -> str:
 
 @events.test_stop.add_listener
 def summarise(environment: Any, **_: Any) -> None:
-    """Print how the requests ended, and write it where it is wanted."""
+    """Print how the requests ended, and write the files that were requested."""
     run: Run | None = environment.run_data
     if run is None or run.ended:
         return
@@ -134,15 +132,14 @@ def summarise(environment: Any, **_: Any) -> None:
 
 
 def _summary_page(environment: Any) -> tuple[str, dict[str, str]]:
-    """Of the run that goes on, or of the last one."""
     run: Run | None = environment.run_data
-    told = text(run) if run is not None else "No scenario has been played yet."
-    return told + "\n", {"content-type": "text/plain; charset=utf-8"}
+    page = text(run) if run is not None else "No scenario has been played yet."
+    return page + "\n", {"content-type": "text/plain; charset=utf-8"}
 
 
 @events.quitting.add_listener
 def leave(environment: Any, **_: Any) -> None:
-    """The exit status is what users met. Locust has written its page by now, and the summary goes onto it."""
+    """Set the exit status from the users' results, and add the summary to Locust's report."""
     run: Run | None = environment.run_data
     if run is None:
         environment.process_exit_code = NOT_MADE if environment.web_ui is None else 0

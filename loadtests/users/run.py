@@ -1,4 +1,4 @@
-"""One run of a scenario: what all of its users share, and where every ending is judged and written down."""
+"""One run of a scenario: the users' shared state, and the one place where endings are judged and recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUESTIONS = Path(__file__).parent / "questions.txt"
 
 @dataclass
 class Run:
-    """Each user gets its own seeded chance, so that two runs ask the same."""
+    """Each user has its own seeded random source, so that two runs ask the same."""
 
     scenario: Scenario
     trouble: Trouble
@@ -38,20 +38,20 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """So long it has lasted, or did."""
+        """Duration so far, or in total."""
         return (self.ended or perf_counter()) - self.began
 
     def question(self, chance: random.Random) -> str:
-        """Few questions are asked often and many seldom (Zipf), as people do; so a cache is worth having."""
+        """A question drawn by Zipf's law: few are frequent, so a cache has hits."""
         return chance.choices(self.questions, self._odds)[0]
 
     def stage_name(self, at: float) -> str:
-        """The stage in which this moment lies; a request that comes a moment after the last belongs to it."""
+        """The stage at this moment; a request just after the end belongs to the last one."""
         stage = self.scenario.stage_at(at - self.began)
         return (stage or self.scenario.stages[-1]).name
 
     def settle(self, group: Group, surface: str, verdict: Verdict, began: float, took_ms: float) -> Verdict:
-        """The one place where a request ends: judged by its deadline, and entered in the books."""
+        """The one place where a request ends: judged by its deadline and recorded."""
         ended = began + took_ms / 1000
         away_ms = self.lateness.between(began, ended) * 1000
         verdict = in_time(verdict, took_ms - away_ms, group.deadline_ms)
@@ -62,7 +62,7 @@ class Run:
         return verdict
 
     def finish(self) -> None:
-        """Nobody asks any more; what was broken is mended."""
+        """End the run and its faults."""
         self.ended = perf_counter()
         self.lateness.stop()
         self.trouble.mend()

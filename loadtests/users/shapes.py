@@ -1,7 +1,7 @@
-"""How many users of which group there are at each moment: Locust's view of a scenario's stages.
+"""The number of users of each group at each moment: a scenario's stages for Locust.
 
-Locust's own dispatcher knows a number of users and shares by weight. Here each stage says how many there are of each
-group, so that a crowd can come and go while the quiet ones stay who they are.
+Locust's own dispatcher has one total and shares by weight. Here each stage sets the number per group, so that one group
+can change while the others stay.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from loadtests.scenarios.people import Stage
 from loadtests.users.placing import nearer
 from loadtests.users.run import Run
 
-TELL_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 
 Users = list[type[User]]
 Steps = Iterator[dict[str, dict[str, int]]]
 
 
 class Stages(LoadTestShape):
-    """Follows the stages, then ends the test. `begin` prepares a run, or says why there is none by returning None."""
+    """Follows the stages, then ends the test. `begin` prepares a run; None if it cannot be played."""
 
     abstract = True
 
@@ -35,15 +35,14 @@ class Stages(LoadTestShape):
         self._begin = begin
         self._run: Run | None = None
         self._stage: Stage | None = None
-        self._told_s = 0.0
+        self._logged_s = 0.0
 
     def reset_time(self) -> None:
-        """Locust calls this where a run begins, and does not wait for it."""
         self._run = None
         super().reset_time()
 
     def tick(self) -> tuple[int, float, Users] | None:
-        """Every second: whom there should be. What the stage breaks is put again."""
+        """The users wanted now, once a second. Renews the stage's fault."""
         if self._run is None:
             self._run = self._begin()
             super().reset_time()
@@ -51,24 +50,24 @@ class Stages(LoadTestShape):
             return None
         stage = self._run.scenario.stage_at(self.get_run_time())
         now_s, all_s = self._run.seconds, self._run.scenario.seconds
-        if stage is not None and (stage != self._stage or now_s >= self._told_s + TELL_EVERY_S):
-            self._told_s = now_s
+        if stage is not None and (stage != self._stage or now_s >= self._logged_s + LOG_EVERY_S):
+            self._logged_s = now_s
             print(f"{now_s:5.0f} of {all_s:g} s  {stage.name}: {stage.all_users} users", flush=True)
         self._stage = stage
         self._run.trouble.follow(stage)
         return (stage.all_users, stage.spawn_per_s, self._users(stage)) if stage else None
 
     def _users(self, stage: Stage) -> Users:
-        """Each group's class, as many times as it should have users."""
+        """Each group's class, once per wanted user."""
         assert self.runner is not None, "a stage is followed by a runner"
         classes = self.runner.environment.user_classes_by_name
         return [classes[group] for group, count in stage.users.items() for _ in range(count)]
 
 
 class Places(UsersDispatcher):
-    """Starts users until each class has as many as it is named, a few at a time. Others leave after their answer.
+    """Starts users a few at a time until each class has its number. Surplus users leave after their answer.
 
-    For one process: users are not spread over several. What is yielded is the number of users of each class by then.
+    For one process only. Yields the number of users by class.
     """
 
     def __init__(self, worker_nodes: list[Any], user_classes: Users) -> None:
@@ -80,7 +79,7 @@ class Places(UsersDispatcher):
         self._steps: Steps = iter(())
 
     def new_dispatch(self, target_user_count: int, spawn_rate: float, user_classes: Users | None = None) -> None:
-        """From now on these; without any, nobody."""
+        """Set the wanted users; none without classes."""
         wanted = Counter(one.__name__ for one in user_classes or [])
         self._steps = self._towards({name: wanted[name] for name in self._counts}, spawn_rate)
 

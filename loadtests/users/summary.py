@@ -1,4 +1,4 @@
-"""What a run came to: what the users of each group got in each stage, and every outcome by name. Text, JSON, HTML."""
+"""The result of a run as text, JSON and HTML: what each group got in each stage, and every outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STYLE = """
 
 
 class Line(NamedTuple):
-    """One stage of one group. Times in ms; a share is of all requests; None: there was nothing to measure."""
+    """One group in one stage. Times in ms; shares are of all requests; None without data."""
 
     stage: str
     group: str
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 
 def lines(run: Run) -> list[Line]:
-    """Those that asked for anything, in the order of the scenario."""
+    """Stages and groups with requests, in the scenario's order."""
     stages, groups = run.scenario.stage_names, run.scenario.groups
     every = [_line(run.ledger, stage, group.name) for stage in stages for group in groups]
     return [line for line in every if line.requests]
@@ -67,7 +67,6 @@ def _line(ledger: Ledger, stage: str, group: str) -> Line:
 
 
 def text(run: Run) -> str:
-    """The summary, as lines of text."""
     scenario = run.scenario
     head = [f"{scenario.name}: {scenario.asks}", "", scenario.caption, *(f"- {what}" for what in scenario.watch)]
     if not run.ledger.total:
@@ -125,9 +124,9 @@ def _notes(run: Run) -> Iterator[str]:
 
 
 def afterwards(run: Run) -> list[float | None]:
-    """For each trouble: how many seconds after its end the last request began that was not answered; none if all were.
+    """For each fault, the seconds from its end to the start of the last unanswered request; None if all were answered.
 
-    What begins after the next trouble has begun is that one's.
+    Requests after the next fault's start belong to that fault.
     """
     found: list[float | None] = []
     starts = [*(start - run.began for start, _ in run.trouble.windows[1:]), float("inf")]
@@ -139,7 +138,7 @@ def afterwards(run: Run) -> list[float | None]:
 
 
 def as_dict(run: Run, host: str) -> dict[str, Any]:
-    """Everything, for programs. `began_at` is in seconds since 1970; the percentiles are of answers alone."""
+    """All figures. `began_at` is in seconds since 1970; percentiles are of answers only."""
     scenario = run.scenario
     answers = run.ledger.times(lambda row: row.kind == "served")
     return {
@@ -171,19 +170,19 @@ def as_dict(run: Run, host: str) -> dict[str, Any]:
 
 
 def write(run: Run, host: str, folder: Path) -> None:
-    """summary.txt and summary.json, into a folder that is made if need be."""
+    """Write summary.txt and summary.json into a folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.txt").write_text(text(run) + "\n", encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(as_dict(run, host), indent=1) + "\n", encoding="utf-8")
 
 
 def onto_page(page: str, run: Run) -> str:
-    """Locust's HTML report with the summary above its tables. The same page where it has no such place."""
-    told = (
+    """Locust's HTML report with the summary above its tables; unchanged if the mark is missing."""
+    section = (
         f'<style>{STYLE}</style><section class="weir"><h1>{html.escape(run.scenario.name)}</h1>'
         f"<pre>{html.escape(text(run))}</pre></section>"
     )
-    return page.replace(TABLE_MARK, told + TABLE_MARK, 1)
+    return page.replace(TABLE_MARK, section + TABLE_MARK, 1)
 
 
 def _ms(value: int | None) -> str:

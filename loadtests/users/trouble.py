@@ -1,7 +1,7 @@
-"""What a scenario breaks on purpose: simulated workers whose steps last longer for a while.
+"""A scenario's fault: simulated workers become slow for a while.
 
-A fault is put for three seconds and put again every second: whoever put it may be killed, and three seconds later the
-worker is well. Faults go to this machine, or to `worker-N` of the compose network, and nowhere else.
+A fault lasts three seconds and is renewed every second, so the worker recovers even if this process is killed. Faults
+go only to this machine or `worker-N` of the compose network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadtests.target import refusal
 
 LEASE_S = 3.0
 WITHIN_S = 1.0
-METRICS_OFFSET = 1000  # `weir up` puts a worker's metrics listener so far above its port
+METRICS_OFFSET = 1000  # `weir up` puts a worker's metrics listener this far above its port
 DEFAULT_ROUTER_PORT = 8000
 DEFAULT_WORKER_PORT = 8010
 DEFAULT_WORKERS = 2
@@ -27,17 +27,17 @@ _COMPOSE_WORKER = re.compile(r"http://worker-\d{1,3}(:\d{1,5})?")
 
 
 class NoFaults(Exception):
-    """The workers cannot be slowed; the message says why, and what to do."""
+    """The workers cannot be slowed; the message gives the reason and the remedy."""
 
 
 class Trouble:
-    """Follows the stages, a look every second. Afterwards it can tell when something was broken."""
+    """Follows the stages, once a second, and records when a fault was in effect."""
 
     def __init__(self, urls: Sequence[str], now: Callable[[], float] = perf_counter) -> None:
         self._urls = list(urls)
         self._now = now
         self._slowed: list[str] = []
-        self.windows: list[tuple[float, float]] = []  # from when until when a fault could be felt; the last one grows
+        self.windows: list[tuple[float, float]] = []  # begin and end of each fault; the last one grows
         self.missed = 0
 
     def check(self) -> None:
@@ -51,7 +51,7 @@ class Trouble:
                 raise NoFaults(str(error)) from None
 
     def follow(self, stage: Stage | None) -> None:
-        """What this stage wants broken is broken for the next seconds; what the last one broke is mended."""
+        """Renew this stage's fault, and end the last stage's."""
         wanted = _which(self._urls, stage)
         for url in [url for url in self._slowed if url not in wanted]:
             _done(faults.mend, url)
@@ -62,11 +62,10 @@ class Trouble:
         self._slowed = wanted
 
     def mend(self) -> None:
-        """Nothing is to be broken any more."""
         self.follow(None)
 
     def felt(self, began: float, ended: float) -> bool:
-        """Whether something was broken while this request was under way."""
+        """Whether a fault was in effect while this request was under way."""
         return any(began < until and start < ended for start, until in self.windows)
 
     def _put(self, urls: Sequence[str], factor: float) -> None:
@@ -82,10 +81,10 @@ class Trouble:
 
 
 def urls_of(environment: Mapping[str, str], host: str) -> list[str]:
-    """The metrics listeners of the workers behind this router. Raises NoFaults where an address is none of this lab's.
+    """The metrics listeners of the workers behind this router. Raises NoFaults for an address outside this lab.
 
-    FAULT_URLS names them. Else they are where `weir up` puts them, if either both ports are the usual ones or
-    WORKER_PORT was given: another stack's workers must not be slowed by mistake.
+    FAULT_URLS names them. Otherwise they are where `weir up` puts them, if the ports are the defaults or WORKER_PORT is
+    set, so that another stack's workers are not slowed.
     """
     named = [url for url in environment.get("FAULT_URLS", "").split(",") if url]
     usual = not refusal(host) and urlsplit(host).port == DEFAULT_ROUTER_PORT
@@ -106,7 +105,7 @@ def _which(urls: Sequence[str], stage: Stage | None) -> list[str]:
 
 
 def _done(ask: Callable[..., None], url: str, *more: float) -> bool:
-    """Whether the worker did it."""
+    """Whether the worker accepted it."""
     try:
         ask(url, *more, within_s=WITHIN_S)
     except faults.NoFault:

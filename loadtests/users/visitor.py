@@ -1,8 +1,7 @@
-"""The users: they ask, wait for the answer, think, and ask again. What they do when they are refused is their group's.
+"""The users: they ask, wait, think and ask again. Their group sets what they do after a refusal.
 
-Closed-loop users, like people: each waits for its answer before it asks again, so the arrival rate falls as the
-service slows. That is what Locust models well; it hides how long others would have waited (coordinated omission), so
-latency under an arrival rate that nothing slows is not to be read from here.
+Users are closed-loop: each waits for its answer, so the arrival rate falls as the service slows. This hides how long
+others would have waited (coordinated omission); the open loop measures latency at a fixed rate.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from loadtests.users.run import Run
 from loadtests.users.verdict import Kind, Verdict, failed, judge, no_answer
 
 CONNECT_S = 5.0
-GRACE_S = 5.0  # beyond the deadline: then the socket is given up, and the request counts as hung
+GRACE_S = 5.0  # after the deadline; then the socket is closed and the request counts as hung
 SEED = 9
 
 ASK, CHAT, STREAM = "/ask", "chat", "chat stream"
@@ -31,7 +30,7 @@ SURFACES = {"ask": ASK, "chat": CHAT, "stream": STREAM}
 
 
 class Visitor(FastHttpUser):
-    """One person with one question at a time, of the kind that its group says."""
+    """One user with one question at a time."""
 
     abstract = True
     connection_timeout = CONNECT_S
@@ -53,12 +52,12 @@ class Visitor(FastHttpUser):
         super().__init__(environment)
 
     def wait_time(self) -> float:
-        """Until the question is asked once more, or the next one."""
+        """Seconds until the next try or question."""
         return self.pause_s
 
     @task
     def ask(self) -> None:
-        """Put the question; whether the user puts it again is for `pause_s` to say."""
+        """Send the question; `pause_s` decides on a retry."""
         if not self.question:
             self.question = self.run_data.question(self.chance)
             self.surface = self.chance.choices(list(self.group.surfaces), list(self.group.surfaces.values()))[0]
@@ -74,7 +73,7 @@ class Visitor(FastHttpUser):
         self.pause_s = pause
 
     def put(self) -> tuple[Verdict, Answer]:
-        """One request, to its end."""
+        """One request to its end."""
         path, body = self._request()
         answer, began = Answer(), perf_counter()
         with self.client.post(
@@ -84,7 +83,6 @@ class Visitor(FastHttpUser):
             return self._settle(response, verdict, began, _milliseconds_since(began)), answer
 
     def _request(self) -> tuple[str, dict[str, Any]]:
-        """Where it goes, and its body."""
         asked = {"max_tokens": self.group.max_tokens}
         if self.surface == "ask":
             return "/ask", {"query": self.question, "tenant": self.group.name, **asked}
@@ -92,7 +90,6 @@ class Visitor(FastHttpUser):
         return "/v1/chat/completions", {"messages": [{"role": "user", "content": self.question}], **asked, **streamed}
 
     def _listen(self, response: ResponseContextManager, answer: Answer, began: float) -> Verdict:
-        """Read all of it into `answer`, and judge that."""
         if response.status_code == 0:
             return self._nothing(_milliseconds_since(began))
         answer.status = response.status_code
@@ -110,24 +107,26 @@ class Visitor(FastHttpUser):
     def _streamed(self, response: ResponseContextManager, answer: Answer, began: float) -> Verdict:
         answer.streamed, source = True, response._response
         assert source is not None, "a status came from somewhere"
-        while line := source.readline(b"\n"):  # the one call that returns with a line, not a full block
+        while line := source.readline(b"\n"):  # the only call that returns at a line rather than a full block
             if answer.body(bytes(line)):
-                self._heard(began)
+                self._first_token(began)
             if perf_counter() - began > self.limit_s:
-                source.release()  # closes what was not read to its end
+                source.release()  # closes an unfinished answer
                 return self._nothing(self.limit_s * 1000)
         return judge(answer, self.surface)
 
-    def _heard(self, began: float) -> None:
+    def _first_token(self, began: float) -> None:
         took_ms = _milliseconds_since(began)
-        self.run_data.ledger.heard(self.run_data.stage_name(began), self.group.name, took_ms)
+        self.run_data.ledger.first_token(self.run_data.stage_name(began), self.group.name, took_ms)
         self.environment.events.request.fire(
             request_type="SSE", name=f"{self.entry}: first token", response_time=took_ms, response_length=0,
             exception=None, context={},
         )  # fmt: skip
 
     def _settle(self, answer: ResponseContextManager, verdict: Verdict, began: float, took_ms: float) -> Verdict:
-        """Tell the books, and Locust once: only an answer has the surface's own name, and only a failure fails."""
+        """Record the verdict, and report it to Locust once: only answers get the surface's own name, only failures
+        fail.
+        """
         verdict = self.run_data.settle(self.group, SURFACES[self.surface], verdict, began, took_ms)
         answer.request_meta["response_time"] = took_ms
         if verdict.kind not in (Kind.SERVED, Kind.FAILED):
@@ -146,7 +145,7 @@ class Visitor(FastHttpUser):
 
     @property
     def entry(self) -> str:
-        """The name under which Locust counts it."""
+        """Locust's name of the request."""
         return f"{self.group.name}: {SURFACES[self.surface]}"
 
     def _headers(self) -> dict[str, str]:
@@ -158,7 +157,7 @@ class Visitor(FastHttpUser):
 
 
 def of_group(group: Group) -> type[Visitor]:
-    """Locust counts and places users by their class: one for each group, under its name."""
+    """A user class named after its group, because Locust counts and places users by class."""
     return type(group.name, (Visitor,), {"group": group, "abstract": False})
 
 

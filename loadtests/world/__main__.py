@@ -1,4 +1,6 @@
-"""`python -m loadtests.world --seeds 100`: play seeds and judge them. `--seed 7 --trace`: one, told event by event."""
+"""`python -m loadtests.world --seeds 100` plays seeds and judges them; `--seed 7 --trace` plays one and prints its
+events.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from services.cli.errors import LabError
 
 
 def main() -> int:
-    """The exit status: 1 where a promise was broken, 2 where nothing could be played."""
+    """Exit status: 1 for a broken promise, 2 if nothing could be played."""
     wanted = _arguments()
     if wanted.scenario is not None:
         return _scenario(wanted.scenario, tuple(wanted.set), trace=wanted.trace)
@@ -36,20 +38,21 @@ def _arguments() -> argparse.Namespace:
         prog="python -m loadtests.world", description="The whole system in virtual time, judged, seed by seed."
     )
     parser.add_argument("--seeds", type=_number, default=100, help="how many seeds")
-    parser.add_argument("--first", type=int, default=1, help="the first of them")
-    parser.add_argument("--seconds", type=float, default=0, help="begin no further seed after so many seconds")
-    parser.add_argument("--size", type=_number, default=1000, help="requests a seed, about")
-    parser.add_argument("--jobs", type=_number, default=1, help="processes side by side")
-    parser.add_argument("--record", type=Path, help="a file that keeps each seed's result; a later run goes on with it")
-    parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--scenario", metavar="NAME", help="a scenario's file, in place of seeds")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="with --scenario: change it")
-    parser.add_argument("--trace", action="store_true", help="with --seed or --scenario: each event, and log lines")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=0, help="start no further seed after this many seconds")
+    parser.add_argument("--size", type=_number, default=1000, help="approximate requests per seed")
+    parser.add_argument("--jobs", type=_number, default=1, help="parallel processes")
+    parser.add_argument("--record", type=Path, help="file of results, which a later run continues")
+    parser.add_argument("--seed", type=int, help="play only this seed")
+    parser.add_argument("--scenario", metavar="NAME", help="a scenario file, instead of seeds")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="with --scenario: change a value"
+    )
+    parser.add_argument("--trace", action="store_true", help="with --seed or --scenario: print events and log lines")
     return parser.parse_args()
 
 
 def _number(text: str) -> int:
-    """Of something of which there has to be one."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -63,7 +66,7 @@ def _one(seed: int, size: int, *, trace: bool) -> int:
 
 
 def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
-    """A file, judged as seeds are; a target of the file that is missed is told, and is no broken promise."""
+    """Play and judge a scenario file. A missed target of the file is printed and is no broken promise."""
     try:
         file = on_stage(name, "world", Changes(sets=sets))
         made = made_of(file)
@@ -92,7 +95,7 @@ def _tell(result: Result) -> None:
 
 def _many(wanted: argparse.Namespace) -> int:
     machine = describe()
-    code = machine.rsplit(",", 1)[0]  # the day may change in the middle
+    code = machine.rsplit(",", 1)[0]  # without the day, which may change during the run
     record = Record(wanted.record, size=wanted.size, machine=code) if wanted.record else None
 
     def tell(result: Result) -> None:

@@ -1,7 +1,7 @@
-"""Clients of the world: HTTP/1.1 by callbacks, keep-alive, with manners of their own. Each request ends once.
+"""HTTP/1.1 clients of the world: keep-alive, callbacks only, with retry policies.
 
-A request is one `Try`. Its nonce and its id are its number; a retry is a new `Try` with a new nonce. So it is known to
-the last byte what an answer, a log line or a worker speaks of.
+Each request is one `Try` and ends once. Its number is its id and nonce; a retry is a new `Try`. So every byte of an
+answer, log line or worker can be attributed to one request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadtests.cluster.loop import SimLoop
 
 MAX_TOKENS = 64
-"""More than any right answer has, at the deepest level of degradation too: that leaves a third."""
+"""More tokens than any right answer has, even at the deepest degradation level, which leaves a third."""
 PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions", "ask": "/ask"}
 HINT = b"retry-after-ms"
 SHOULD_RETRY = b"x-should-retry"
@@ -29,7 +29,7 @@ SHOULD_RETRY = b"x-should-retry"
 
 @dataclass(slots=True, frozen=True)
 class Ask:
-    """What a client wants. `kind` is a key of PATHS. `leaves_after_s`: it hangs up then, whatever has come."""
+    """A request to send. `kind` is a key of PATHS. The client disconnects after `leaves_after_s`."""
 
     tenant: str
     kind: str
@@ -41,8 +41,6 @@ class Ask:
 
 
 class Try(Asked):
-    """One request and what came of it."""
-
     __slots__ = (
         "ask", "body", "complete", "connection", "headers", "id", "left", "nonce", "number", "of_tail", "retries_left",
         "status",
@@ -64,7 +62,6 @@ class Try(Asked):
         self.connection: Connection | None = None
 
     def request(self, host: str) -> bytes:
-        """Its bytes on the wire."""
         ask = self.ask
         question = prompt(self.nonce)
         body: dict[str, Any] = {"max_tokens": MAX_TOKENS, "stream": ask.stream}
@@ -81,13 +78,11 @@ class Try(Asked):
 
     @property
     def hint_ms(self) -> float | None:
-        """When to come back, in milliseconds, if the answer said so."""
         value = self.headers.get(HINT)
         return float(value) if value is not None else None
 
     @property
     def invited(self) -> bool:
-        """Whether the answer asks for a retry."""
         return self.headers.get(SHOULD_RETRY) == b"true"
 
     def __repr__(self) -> str:
@@ -95,7 +90,7 @@ class Try(Asked):
 
 
 class Connection(Wire):
-    """One connection of a client machine, for one try at a time. httptools calls the `on_*` methods."""
+    """One connection of a client machine, with one try at a time. httptools calls the `on_*` methods."""
 
     def __init__(self, machine: Client) -> None:
         super().__init__(machine.loop)
@@ -105,7 +100,7 @@ class Connection(Wire):
         self._keep = False
 
     def send(self, attempt: Try) -> None:
-        """Send a request; the connection must be idle."""
+        """Send a request. The connection must be idle."""
         assert self._try is None, "a connection carries one request at a time"
         self._try = attempt
         attempt.connection = self
@@ -168,7 +163,7 @@ class Connection(Wire):
 
 
 class Client(Machine[Try, Connection]):
-    """A client machine of the router. `limit` bounds its connections: more wait for one to be free."""
+    """The router's client machine, with at most `limit` connections; further requests wait."""
 
     def __init__(
         self, loop: SimLoop, router: tuple[str, int], on_end: Callable[[Try], None], *, limit: int = 256
@@ -180,7 +175,7 @@ class Client(Machine[Try, Connection]):
         self._waiting: deque[Try] = deque()
 
     def send(self, attempt: Try) -> None:
-        """Send a request now, or as soon as there is a connection. Called in this machine's loop."""
+        """Send a request now or when a connection is free. Call it in this machine's loop."""
         attempt.sent_at = self.loop.time()
         if attempt.ask.leaves_after_s is not None:
             attempt.timer = self.loop.call_later(attempt.ask.leaves_after_s, self._leave, attempt)
@@ -191,7 +186,7 @@ class Client(Machine[Try, Connection]):
         self._connect_soon()
 
     def _connect_soon(self) -> None:
-        """One more connection, if more wait for one than are on their way, and the limit allows it."""
+        """Open another connection if more requests wait than connections are being opened, within the limit."""
         if len(self._waiting) > self._connecting and len(self._connections) + self._connecting < self._limit:
             self._connecting += 1
             self.start(self._connect())
@@ -209,7 +204,7 @@ class Client(Machine[Try, Connection]):
         self.rest(connection)
 
     def rest(self, connection: Connection) -> None:
-        """That connection is free: for the request that waits longest, or for later."""
+        """Give the free connection to the longest waiting request, or keep it idle."""
         super().rest(connection)
         if self._waiting:
             self._idle.pop().send(self._waiting.popleft())

@@ -1,7 +1,6 @@
-"""What goes wrong, by name. A fault begins, and returns how it ends; its particulars are drawn from the seed.
+"""Faults by name. Starting one returns the function that ends it; its details are drawn from the seed.
 
-Every fault ends by itself: a connection that is reset is gone, a process that was killed is started again, a link that
-was cut heals. So a scenario can ask what is left when all faults are over.
+Every fault ends: a killed process restarts, a cut link heals. So a scenario can check the state after all faults.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ if TYPE_CHECKING:
     from loadtests.world.system import System
 
 End = Callable[[], None]
-Begun = tuple[str, End]
-"""What went wrong, in words, and how it ends."""
+Started = tuple[str, End]
+"""A description of the fault, and the function that ends it."""
 
 
 def _nothing() -> None:
     return None
 
 
-NOBODY: Begun = ("nobody", _nothing)
-"""The fault found nothing that it could happen to."""
+NO_TARGET: Started = ("nobody", _nothing)
 
 
 @dataclass(slots=True, frozen=True)
 class Stage:
-    """What a fault may touch, and the chance that chooses. `number`: of the worker, and `factor`: of its slowness."""
+    """What a fault may affect, and its source of chance. `number`: the worker. `factor`: its slowdown."""
 
     system: System
     clients: list[SimLoop]
@@ -52,19 +50,18 @@ class Stage:
         return self.system.simulation.network
 
     def worker(self) -> Node | None:
-        """The one that is named, if it runs; else one that runs, by chance."""
+        """The worker with `number` if it runs; without a number, a random running one."""
         up = [node for node in self.system.workers if node.up]
         if self.number is not None:
             return next((node for node in up if node.name == f"worker-{self.number}"), None)
         return self.rng.choice(up) if up else None
 
     def hosts(self) -> list[Host]:
-        """Of everything that runs, clients included."""
         loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
         return [loop.host for loop in (*loops, *self.clients)]
 
     def begin(self, kind: str, lasts_s: float) -> tuple[float, float]:
-        """Let it go wrong now, and for so long. Returns from when to when."""
+        """Start a fault now for `lasts_s`. Returns its begin and end."""
         simulation = self.system.simulation
         began, (detail, end) = simulation.now, FAULTS[kind](self)
         simulation.note("fault", kind, detail)
@@ -77,11 +74,10 @@ class Stage:
         return began, began + lasts_s
 
 
-# The network
+# Network
 
 
-def _latency(stage: Stage) -> Begun:
-    """One direction between two hosts becomes slow and uneven."""
+def _latency(stage: Stage) -> Started:
     one, other = stage.rng.sample(stage.hosts(), 2)
     link = stage.network.link(one, other)
     before = link.latency_s, link.jitter_s
@@ -93,15 +89,14 @@ def _latency(stage: Stage) -> Begun:
     return f"{one.name} to {other.name}: {link.latency_s * 1000:.0f} ms + {link.jitter_s * 1000:.0f} ms", end
 
 
-def _partition(stage: Stage) -> Begun:
-    """Nothing gets through between two hosts, in one direction or in both."""
+def _partition(stage: Stage) -> Started:
     one, other = stage.rng.sample(stage.hosts(), 2)
     ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
     return f"{one.name} and {other.name}, {len(ways)} way(s)", _cut(stage, ways)
 
 
-def _unreachable_governor(stage: Stage) -> Begun:
-    """Nothing gets through between the governor and a client machine, in one direction or in both."""
+def _unreachable_governor(stage: Stage) -> Started:
+    """Cut one or both directions between the governor and a client machine."""
     loop = stage.system.governor.loop
     assert loop is not None
     client = stage.rng.choice(stage.clients).host
@@ -111,7 +106,7 @@ def _unreachable_governor(stage: Stage) -> Begun:
 
 
 def _cut(stage: Stage, ways: list[tuple[Host, Host]]) -> End:
-    """Nothing gets through from the first to the second of each, until the end."""
+    """Cut each link from first to second until the end."""
     for way in ways:
         stage.network.cut(*way)
 
@@ -122,20 +117,20 @@ def _cut(stage: Stage, ways: list[tuple[Host, Host]]) -> End:
     return end
 
 
-def _resets(stage: Stage) -> Begun:
-    """Connections are reset, now: a tenth of all, at whatever byte they are."""
+def _resets(stage: Stage) -> Started:
+    """Reset a tenth of all connections now, at any byte."""
     chosen = [each for each in stage.network.connections if stage.rng.random() < 0.1]
     for connection in chosen:
         connection.reset()
     return f"{len(chosen)} ends of connections", _nothing
 
 
-def _half_open(stage: Stage) -> Begun:
-    """Connections to workers go silent: nothing gets through, and neither end is told. They are reset at the end."""
+def _half_open(stage: Stage) -> Started:
+    """Silence connections to a worker without telling either end; reset them at the end."""
     node = stage.worker()
     router = stage.system.router.loop
     if node is None or node.loop is None or router is None:
-        return NOBODY
+        return NO_TARGET
     chosen = stage.network.between(router.host, node.loop.host)
     for connection in chosen:
         connection.silent = connection.peer.silent = True
@@ -151,18 +146,17 @@ def _half_open(stage: Stage) -> Begun:
 # Processes
 
 
-def _frozen(loop: SimLoop | None) -> Begun:
-    """That process stands still, if it runs."""
+def _frozen(loop: SimLoop | None) -> Started:
     if loop is None or loop.is_closed():
-        return NOBODY
+        return NO_TARGET
     loop.freeze()
     return loop.name, loop.thaw
 
 
-def _killed(node: Node | None) -> Begun:
-    """That process is killed, if it runs, and started again at the end."""
+def _killed(node: Node | None) -> Started:
+    """Kill a running process; restart it at the end."""
     if node is None or not node.up:
-        return NOBODY
+        return NO_TARGET
     node.kill()
 
     def end() -> None:
@@ -172,14 +166,14 @@ def _killed(node: Node | None) -> Begun:
     return node.name, end
 
 
-def _drained(node: Node) -> Begun:
-    """That process gets SIGTERM under load. It is started again when it has ended, and the fault is over."""
+def _drained(node: Node) -> Started:
+    """Send SIGTERM under load. The process restarts when it has ended and the fault is over."""
     if not node.leave():
-        return NOBODY
+        return NO_TARGET
 
     def end() -> None:
         if node.ended:
-            node.kill()  # nothing of it is left but its loop
+            node.kill()  # only its loop is left
             node.start()
         else:
             node.simulation.at(node.simulation.now + 0.1, end)
@@ -187,16 +181,15 @@ def _drained(node: Node) -> Begun:
     return node.name, end
 
 
-def _frozen_worker(stage: Stage) -> Begun:
+def _frozen_worker(stage: Stage) -> Started:
     node = stage.worker()
     return _frozen(node.loop if node is not None else None)
 
 
-def _slow_worker(stage: Stage) -> Begun:
-    """A worker computes several times more slowly."""
+def _slow_worker(stage: Stage) -> Started:
     node = stage.worker()
     if node is None or node.inside is None:
-        return NOBODY
+        return NO_TARGET
     faults: Faults = node.inside.executor.engine.faults
     factor = stage.factor or stage.rng.choice((2.0, 5.0, 20.0))
     faults.replace(replace(faults.plan, slow_factor=factor))
@@ -207,8 +200,8 @@ def _slow_worker(stage: Stage) -> Begun:
     return f"{node.name}, {factor:g} times", end
 
 
-def _jumping_clock(stage: Stage) -> Begun:
-    """A process's clock jumps forward, as after a suspended machine."""
+def _jumping_clock(stage: Stage) -> Started:
+    """Move a process's clock forward, as after a suspended machine."""
     node = stage.rng.choice([node for node in (stage.system.router, *stage.system.workers) if node.up])
     seconds = stage.rng.uniform(0.1, 3.0)
     assert node.loop is not None
@@ -216,8 +209,8 @@ def _jumping_clock(stage: Stage) -> Begun:
     return f"{node.name} by {seconds:.2f} s", _nothing
 
 
-def _set_wall_clock(stage: Stage) -> Begun:
-    """A process's wall clock is set, back or forth; nothing may depend on it."""
+def _set_wall_clock(stage: Stage) -> Started:
+    """Set a process's wall clock back or forward. Nothing may depend on it."""
     node = stage.rng.choice([node for node in stage.system.nodes if node.up])
     seconds = stage.rng.uniform(-10_000, 10_000)
     assert node.loop is not None
@@ -225,20 +218,20 @@ def _set_wall_clock(stage: Stage) -> Begun:
     return f"{node.name} by {seconds:.0f} s", _nothing
 
 
-# The stores
+# Stores
 
 
-def _killed_cache(stage: Stage) -> Begun:
-    """The cache's process is killed, and starts again empty."""
+def _killed_cache(stage: Stage) -> Started:
+    """Kill the cache; it restarts empty."""
     stores = stage.system.stores
     if not stores.cache_up:
-        return NOBODY
+        return NO_TARGET
     stores.kill_cache()
     return "valkey", lambda: None if stores.cache_up else stores.start_cache()
 
 
-def _bad_cache(stage: Stage) -> Begun:
-    """The cache is slow, refuses, lies, or cuts its answers."""
+def _bad_cache(stage: Stage) -> Started:
+    """Make the cache slow, refuse, lie or cut its answers."""
     name, value, sound = stage.rng.choice(
         [
             ("slow_s", stage.rng.uniform(0.005, 0.5), 0.0),
@@ -250,8 +243,8 @@ def _bad_cache(stage: Stage) -> Begun:
     return f"{name} {value}", _becomes(stage.system.stores.cache, name, value, sound)
 
 
-def _bad_database(stage: Stage) -> Begun:
-    """The database is slow, frozen, out of reach, gone, failing, or lies."""
+def _bad_database(stage: Stage) -> Started:
+    """Make the database slow, frozen, unreachable, stopped, failing or lying, or drop its connections."""
     database, rng = stage.system.stores.database, stage.rng
     which = rng.choice(("slow", "frozen", "unreachable", "gone", "lost", "failing", "lying"))
     match which:
@@ -277,7 +270,7 @@ def _becomes(store: object, name: str, value: object, sound: object) -> End:
     return lambda: setattr(store, name, sound)
 
 
-WORLD_FAULTS: dict[str, Callable[[Stage], Begun]] = {
+WORLD_FAULTS: dict[str, Callable[[Stage], Started]] = {
     "latency": _latency,
     "partition": _partition,
     "resets": _resets,
@@ -298,7 +291,7 @@ WORLD_FAULTS: dict[str, Callable[[Stage], Begun]] = {
     "jumping clock": _jumping_clock,
     "set wall clock": _set_wall_clock,
 }
-GOVERNOR_FAULTS: dict[str, Callable[[Stage], Begun]] = {
+GOVERNOR_FAULTS: dict[str, Callable[[Stage], Started]] = {
     "killed governor": lambda stage: _killed(stage.system.governor),
     "frozen governor": lambda stage: _frozen(stage.system.governor.loop),
     "drained governor": lambda stage: _drained(stage.system.governor),
@@ -306,4 +299,4 @@ GOVERNOR_FAULTS: dict[str, Callable[[Stage], Begun]] = {
 }
 FAULTS = WORLD_FAULTS | GOVERNOR_FAULTS
 KINDS = tuple(WORLD_FAULTS)
-"""Of which a seed draws, in this order; the governor's are drawn apart."""
+"""The kinds that a seed draws, in this order; the governor's are drawn separately."""

@@ -1,4 +1,4 @@
-"""The governor's clients in a play: their jobs are sent when the plan says, and its faults begin."""
+"""The governor's clients and faults in a play, started according to its plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.runtime.serve import Process
 
 
 class Governed:
-    """The part of a play that concerns the governor. `loops`: the client machines'."""
+    """The governor's part of a play. `loops`: the client machines' loops."""
 
     def __init__(self, system: System, loops: list[SimLoop]) -> None:
         self.system = system
@@ -33,7 +33,7 @@ class Governed:
         self._machines = [GovernorClient(loop, GOVERNOR, self._ended, auth=TOKEN, cap=self.plan.cap) for loop in loops]
 
     def begin(self, zero: float) -> None:
-        """Everything that the plan has, from that moment on."""
+        """Schedule the whole plan from this moment on."""
         for number, ask in enumerate(self.plan.jobs):
             job = Job(number, ask, router=self.plan.router)
             self.facts.jobs.append(job)
@@ -41,13 +41,13 @@ class Governed:
             machine = self._machines[ask.machine]
             self.simulation.at(zero + ask.begins_s, machine.loop.call_soon, machine.send, job)
         made = self.system.scenario
-        for machine in self._machines:  # a machine's resting connections may be all that the governor takes
+        for machine in self._machines:  # a machine's idle connections may be all that the governor allows
             self.simulation.at(zero + made.calm_from_s - made.deadline_s / 2, machine.loop.call_soon, machine.make_room)
         for kind, begins_s, lasts_s in self.plan.faults:
             self.simulation.at(zero + begins_s, self._fault, kind, lasts_s)
 
     def received(self, nonce: str) -> bool:
-        """A worker has received a question: whether it is that of a job."""
+        """Count a question that a worker received; False if it is not from a job."""
         if nonce not in self._jobs:
             return False
         self.facts.received[nonce] += 1
@@ -65,13 +65,12 @@ class Governed:
         self.simulation.note("client", "ends", f"{job.name} {job.end}")
 
     def close(self) -> None:
-        """Hang up everywhere."""
         for machine in self._machines:
             self.facts.garbage += machine.garbage
             machine.loop.call_soon(machine.close)
 
     async def settle(self) -> None:
-        """Everything has ended: what the governor still holds, and what it counted."""
+        """Collect what the governor still holds, and its counters."""
         facts, node = self.facts, self.system.governor
         facts.starts = node.starts
         server = node.inside
@@ -79,10 +78,9 @@ class Governed:
         facts.ended, facts.executed, facts.yielded = await counted_jobs()
 
     def counts(self) -> Counter[str]:
-        """How the jobs ended, for the run's summary."""
         return Counter(f"job {job.end.split()[0]}" for job in self.facts.jobs if job.end)
 
     def verdicts(self, faults: list[tuple[float, float, Fault]]) -> list[str]:
-        """What is wrong. `faults`: those of the rest of the world."""
+        """Violations. `faults`: those of the rest of the world."""
         self.facts.faults += [(begins, ends) for begins, ends, _ in faults]
         return GovernorJudge(self.facts).verdicts()

@@ -1,7 +1,6 @@
-"""Clients of the governor: its line protocol by callbacks, one job at a time on a connection. Each job ends once.
+"""The governor's clients: its line protocol by callbacks, one job at a time per connection. Each job ends once.
 
-What a reply may say is held against what was asked, in `Peer`: its job, its number, its time, the bytes that have come.
-What must not be is kept in `Job.wrong`, in words.
+`Peer` checks each reply against the request: job, number, time and the bytes received. Violations go to `Job.wrong`.
 """
 
 from __future__ import annotations
@@ -25,16 +24,14 @@ if TYPE_CHECKING:
     from loadtests.cluster.loop import SimLoop
 
 FIRST_NONCE = 1_000_000_000
-"""Jobs have other nonces than requests."""
+"""Keeps jobs' nonces apart from requests'."""
 OF_CONNECTION = frozenset({"server_draining", "too_many_connections"})
-"""Aborts that speak of the connection, whatever job they name."""
-NOBODY = "J_?"
+"""Aborts that concern the connection, whatever job they name."""
+NO_JOB = "J_?"
 HINTS_MS = (50, 5000)
 
 
 class Job(Asked):
-    """One job and what came of it."""
-
     __slots__ = ("ask", "final", "frames", "heard", "name", "nonce", "payload", "wrong", "yields")
 
     def __init__(self, number: int, ask: JobAsk, *, router: bool) -> None:
@@ -55,7 +52,7 @@ class Job(Asked):
 
 
 def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
-    """What a job sends, one after the other."""
+    """The frames of a job in order."""
     size = max(1, -(-len(payload) // ask.chunks))
     pieces = [payload[at : at + size] for at in range(0, max(1, len(payload)), size)]
     greedy = ask.manner == "greedy"
@@ -77,7 +74,7 @@ def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
 
 
 class Peer(Wire):
-    """One connection, and the job that it carries now. The governor keeps it for 60 s."""
+    """One connection and its current job. The governor closes an idle connection after 60 s."""
 
     rests_s = 30.0
 
@@ -85,30 +82,29 @@ class Peer(Wire):
         super().__init__(machine.loop)
         self._machine = machine
         self._job: Job | None = None
-        self._names = {NOBODY}
+        self._names = {NO_JOB}
         self._buffer = b""
         self._seq = 0
         self._step = 0
         self._ttl_ms = 0
         self._waits: asyncio.TimerHandle | None = None
         self.refused: dict[str, Any] | None = None
-        """The governor's word on this connection, where it wants none."""
+        """The governor's reply when it rejects this connection."""
 
     def carry(self, job: Job) -> None:
-        """Send a job; the connection must be idle."""
+        """Send a job. The connection must be idle."""
         assert self._job is None, "a connection carries one job at a time"
         self._job, self._step = job, 0
         self._names.add(job.name)
         self._send()
 
     def _send(self) -> None:
-        """The frame whose turn it is."""
         job = self._job
         assert job is not None
         self._waits = None
         self._seq += 1
         remaining_s = job.sent_at + job.ask.patience_s - self.loop.time()
-        self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.says_ttl else 0
+        self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.sends_ttl else 0
         frame = {
             "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
             **job.frames[self._step],
@@ -132,41 +128,41 @@ class Peer(Wire):
         self._end("half" if half else "reset" if exc is not None else "closed")
 
     def abort(self, end: str = "closed by us") -> None:
-        """Hang up; `end` is that of the job which is under way, if there is one."""
+        """Disconnect. `end` is the end of the job under way, if there is one."""
         self._end(end)
         super().abort()
 
-    def _reply(self, said: dict[str, Any]) -> None:
-        job, need = self._job, said.get("need_code", "")
-        if need in OF_CONNECTION and said["status"] == "abort":
-            if said["job"] not in self._names:
-                self._machine.garbage.append(repr(said))
-            self.refused = said
-            self._finish(said)
+    def _reply(self, reply: dict[str, Any]) -> None:
+        job, need = self._job, reply.get("need_code", "")
+        if need in OF_CONNECTION and reply["status"] == "abort":
+            if reply["job"] not in self._names:
+                self._machine.garbage.append(repr(reply))
+            self.refused = reply
+            self._finish(reply)
             return
         if job is None or self._waits is not None:
-            self._machine.garbage.append(repr(said))
+            self._machine.garbage.append(repr(reply))
             return
         job.heard += 1
-        self._hold_against(job, said)
-        status = said["status"]
+        self._hold_against(job, reply)
+        status = reply["status"]
         if status == "ok":
             if self._step + 1 < len(job.frames):
                 self._step += 1
-                if job.ask.manner != "greedy" or said["verb"] == "confirm":
+                if job.ask.manner != "greedy" or reply["verb"] == "confirm":
                     self._send()
         elif status == "yield":
-            self._yielded(job, said)
+            self._yielded(job, reply)
         elif status == "need" and job.ask.manner != "half":
-            job.wrong.append(f"needs something else: {said}")
-            self._finish(said)
+            job.wrong.append(f"needs something else: {reply}")
+            self._finish(reply)
         elif status != "need":
-            self._finish(said)
+            self._finish(reply)
 
-    def _yielded(self, job: Job, said: dict[str, Any]) -> None:
-        """Come back when it says, unless that is too late."""
+    def _yielded(self, job: Job, reply: dict[str, Any]) -> None:
+        """Retry at the hinted time, unless that is too late."""
         job.yields += 1
-        hint_ms = said.get("retry_hint_ms", 0)
+        hint_ms = reply.get("retry_hint_ms", 0)
         if not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
             job.wrong.append(f"has a hint of {hint_ms} ms")
         if self.loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.patience_s:
@@ -174,26 +170,26 @@ class Peer(Wire):
         else:
             self._waits = self.loop.call_later(hint_ms / 1000, self._send)
 
-    def _hold_against(self, job: Job, said: dict[str, Any]) -> None:
-        """Is it the reply to what was asked?"""
-        receipts = {each["kind"]: each["value_u64"] for each in said["receipts"]}
-        ahead = said["seq"] - self._seq
-        late = said["status"] in ("yield", "done") or said.get("need_code") in ("backend_error", "deadline")
-        if said["job"] != job.name or said["ttl_ms"] != self._ttl_ms or ahead not in ((1, 2) if late else (1,)):
-            half = job.ask.manner == "half" and said.get("need_code") in ("json_malformed", "peer_gone")
-            if not half or said["job"] not in self._names:
-                job.wrong.append(f"was asked as {job.name} {self._seq} {self._ttl_ms}, and told {said}")
+    def _hold_against(self, job: Job, reply: dict[str, Any]) -> None:
+        """Check that a reply belongs to its request."""
+        receipts = {each["kind"]: each["value_u64"] for each in reply["receipts"]}
+        ahead = reply["seq"] - self._seq
+        late = reply["status"] in ("yield", "done") or reply.get("need_code") in ("backend_error", "deadline")
+        if reply["job"] != job.name or reply["ttl_ms"] != self._ttl_ms or ahead not in ((1, 2) if late else (1,)):
+            half = job.ask.manner == "half" and reply.get("need_code") in ("json_malformed", "peer_gone")
+            if not half or reply["job"] not in self._names:
+                job.wrong.append(f"was sent as {job.name} {self._seq} {self._ttl_ms}, and got {reply}")
         if receipts["backend.cap"] != self._machine.cap or not 0 <= receipts["backend.inflight"] <= self._machine.cap:
-            job.wrong.append(f"is told of {receipts}, where {self._machine.cap} is the cap")
-        if said["status"] == "done" and receipts["cdr.bytes_in"] != len(job.payload):
-            job.wrong.append(f"sent {len(job.payload)} bytes, and is told of {receipts['cdr.bytes_in']}")
+            job.wrong.append(f"got {receipts}, where {self._machine.cap} is the cap")
+        if reply["status"] == "done" and receipts["cdr.bytes_in"] != len(job.payload):
+            job.wrong.append(f"sent {len(job.payload)} bytes, and the receipt says {receipts['cdr.bytes_in']}")
 
-    def _finish(self, said: dict[str, Any]) -> None:
-        """The last word on a job."""
-        job, need = self._job, said.get("need_code", "")
+    def _finish(self, reply: dict[str, Any]) -> None:
+        """Take the final reply of a job."""
+        job, need = self._job, reply.get("need_code", "")
         if job is not None:
-            job.final = said
-            self._end(f"{said['status']} {need}".strip())
+            job.final = reply
+            self._end(f"{reply['status']} {need}".strip())
         if need in ("", "backend_error", "deadline"):
             self._machine.rest(self)
         elif need != "peer_gone":
@@ -209,8 +205,6 @@ class Peer(Wire):
 
 
 class GovernorClient(Machine[Job, Peer]):
-    """A client machine of the governor."""
-
     def __init__(
         self, loop: SimLoop, governor: tuple[str, int], on_end: Callable[[Job], None], *, auth: str, cap: int
     ) -> None:
@@ -220,10 +214,10 @@ class GovernorClient(Machine[Job, Peer]):
         self._carried: dict[Job, Peer] = {}
 
     def send(self, job: Job) -> None:
-        """Send a job now. Called in this machine's loop."""
+        """Send a job now. Call it in this machine's loop."""
         job.sent_at = self.loop.time()
         leaves = job.ask.manner in ("leaves", "greedy")
-        after_s = job.ask.leaves_after_s if leaves else job.ask.heard_within_s
+        after_s = job.ask.leaves_after_s if leaves else job.ask.reply_within_s
         job.timer = self.loop.call_later(after_s, self._leave, job, "left" if leaves else "not heard of")
         if (peer := self.idle()) is not None:
             self._carry(peer, job)

@@ -1,4 +1,4 @@
-"""What must hold of the governor in every run: at every turn of its loop (`GovernorSteps`), and at the end."""
+"""The governor's invariants: after every turn of its loop (`GovernorSteps`), and at the end of the run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from loadtests.world.judge import GRACE_S, KEPT, broken
 from services.governor.server import GovernorServer
 
 FAULTLESS = frozenset({"done", "gave up", "left", "half", "abort deadline", "abort too_many_connections"})
-"""Ends that need no fault. One by `backend_error` needs a word of the router's."""
+"""Ends that need no fault. `backend_error` needs a reply of the router."""
 
 
 @dataclass(slots=True)
 class GovernorFacts:
-    """What has been seen of the governor and its clients. `faults`: (begin, end) of all that went wrong."""
+    """Observations of the governor and its clients. `faults`: (begin, end) of every fault."""
 
     plan: GovernorPlan
     settle_s: float
@@ -32,12 +32,12 @@ class GovernorFacts:
     faults: list[tuple[float, float]] = field(default_factory=list)
     stepped: list[str] = field(default_factory=list)
     received: Counter[str] = field(default_factory=Counter)
-    """By nonce: how often workers have received a job's question."""
+    """Receptions of a job's question by workers, by nonce."""
     starts: int = 1
     executed: int = 0
     yielded: int = 0
     ended: Counter[str] = field(default_factory=Counter)
-    """The governor's own counters since its last start."""
+    """The governor's counters since its last start."""
     left: list[str] = field(default_factory=list)
 
 
@@ -50,7 +50,6 @@ class GovernorSteps:
         self.turns = 0
 
     def look(self) -> None:
-        """One turn is over."""
         server, found = self.server, self._facts.stepped
         if server is None or len(found) >= KEPT:
             return
@@ -72,24 +71,22 @@ class GovernorSteps:
     def _look_at_connections(self, server: GovernorServer) -> None:
         gate, found = server.gate, self._facts.stepped
         talks: list[Any] = [connection._session for connection in server.connections]
-        held, told = (
+        held, expected = (
             sum(talk._memory.held_bytes for talk in talks),
             sum(job.deferred for talk in talks for job in talk._jobs.values()),
         )
         if gate.held_bytes < held:
             found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")
-        if gate.waiting != told:
-            found.append(f"{gate.waiting} wait to come back, and {told} were told to")
+        if gate.waiting != expected:
+            found.append(f"{gate.waiting} clients wait to retry, where {expected} have a hint")
 
 
 class GovernorJudge:
-    """Asks the facts of one run. `verdicts` are what is wrong: empty in a good run."""
-
     def __init__(self, facts: GovernorFacts) -> None:
         self._facts = facts
 
     def verdicts(self) -> list[str]:
-        """What is wrong, in words."""
+        """Violations; empty for a good run."""
         return broken(
             self._bounds_hold, self._each_job_has_one_end, self._replies_are_ones_own, self._metrics_and_clients_agree,
             self._nothing_runs_past_its_time, self._calm_is_served, self._nothing_is_left, of="governor: ",
@@ -99,7 +96,7 @@ class GovernorJudge:
         yield from self._facts.stepped
 
     def _each_job_has_one_end(self) -> Iterator[str]:
-        """An answer, a word that it is refused or late, its client's own leaving; or a fault explains it."""
+        """An answer, a refusal, lateness or the client's own disconnect; anything else needs a fault."""
         for job in self._facts.jobs:
             if job.ended_at is None:
                 yield f"{job!r} has not ended"
@@ -107,27 +104,27 @@ class GovernorJudge:
                 yield f"{job!r} failed without a fault: {job.final}"
 
     def _is_half(self, job: Job) -> bool:
-        """Whether it ended its sending within a line, and was told that this is an end."""
+        """Whether the client half-closed within a line, and the governor reported that."""
         return job.ask.manner == "half" and job.end == "abort peer_gone"
 
     def _met_a_fault(self, job: Job) -> bool:
-        """Whether one lasted, or had only just ended, while this job was under way."""
+        """Whether a fault overlapped the job, or ended less than `settle_s` before it."""
         ended = job.ended_at or 0.0
         return any(
             begins <= ended and job.sent_at <= ends + self._facts.settle_s for begins, ends in self._facts.faults
         )
 
     def _was_refused(self, job: Job) -> bool:
-        """Whether the router said no, or nothing until its time was over."""
+        """Whether the router refused, or did not answer in time."""
         if job.end != "abort backend_error" or not self._facts.plan.router:
             return False
         result = job.final.get("result", {})
         return "status" in result or str(result.get("error", "")).startswith("no answer within")
 
     def _replies_are_ones_own(self) -> Iterator[str]:
-        """Each reply is to what was asked, and what the router answered is the right answer to this job's question."""
+        """Each reply belongs to its request, and the router's answer is right for this job's question."""
         for what in self._facts.garbage:
-            yield f"nobody had asked for {what}"
+            yield f"a reply without a request: {what}"
         for job in self._facts.jobs:
             yield from (f"{job!r} {what}" for what in job.wrong)
             result = job.final.get("result", {})
@@ -145,7 +142,7 @@ class GovernorJudge:
                 yield f"{job!r} was answered, and no worker has received it"
 
     def _metrics_and_clients_agree(self) -> Iterator[str]:
-        """Every job that was started is counted once by its end, and what clients were told was counted."""
+        """Every started job is counted once by its end, and the clients' replies match the counters."""
         facts = self._facts
         if facts.executed != sum(facts.ended.values()):
             yield f"{facts.executed} jobs were started, and ended: {dict(facts.ended)}"
@@ -155,15 +152,15 @@ class GovernorJudge:
         if done > facts.ended["done"]:
             yield f"{done} jobs are done for their clients, and {facts.ended['done']} were counted"
         if yields > facts.yielded:
-            yield f"{yields} were told to come back, and {facts.yielded} were counted"
+            yield f"{yields} replies yield, and {facts.yielded} were counted"
         whole = all(job.ask.manner in ("whole", "half") for job in facts.jobs)
         if whole and not facts.faults and (done, yields) != (facts.ended["done"], facts.yielded):
             yield f"clients heard {done} and {yields}, {facts.ended['done']} and {facts.yielded} were counted"
 
     def _nothing_runs_past_its_time(self) -> Iterator[str]:
-        """A job whose client said how long it waits is not done after that, but for what faults have held back."""
+        """A job with a stated time limit is not done after it, except for the time that faults account for."""
         for job in self._facts.jobs:
-            if job.end != "done" or not job.ask.says_ttl or job.ended_at is None or self._met_a_fault(job):
+            if job.end != "done" or not job.ask.sends_ttl or job.ended_at is None or self._met_a_fault(job):
                 continue
             late_s = job.ended_at - job.sent_at - job.ask.patience_s
             if late_s > GRACE_S:
@@ -180,7 +177,7 @@ class GovernorJudge:
 
 
 def held(server: GovernorServer | None) -> list[str]:
-    """What the governor still holds, when nobody is there any more."""
+    """What the governor still holds after all clients have disconnected."""
     if server is None:
         return ["the governor does not run at the end"]
     gate = server.gate
@@ -188,17 +185,17 @@ def held(server: GovernorServer | None) -> list[str]:
     counts = {
         "slots": gate.status.inflight,
         "bytes": gate.held_bytes,
-        "clients that were told to come back": gate.waiting,
+        "clients that have a hint": gate.waiting,
         "jobs": len(server.tasks),
         "connections": len(server.connections),
         "places of connections": server.places.taken,
         "connections to the router in use": pool.in_use if pool is not None else 0,
     }
-    return [f"{count} {what} are held by nobody" for what, count in counts.items() if count]
+    return [f"{count} {what} are left over" for what, count in counts.items() if count]
 
 
 def _shortened(job: Job, body: bytes) -> bool:
-    """Whether an answer was cut to fewer tokens, says so, and is right as far as it goes."""
+    """Whether an answer was cut to fewer tokens, says so, and is a right prefix."""
     try:
         choice = json.loads(body)["choices"][0]
     except (ValueError, KeyError, IndexError):

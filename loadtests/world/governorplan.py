@@ -1,7 +1,4 @@
-"""The governor's part of a scenario: its size, its jobs and its faults. All of it is drawn from a chance of its own.
-
-So what the rest of a scenario draws does not depend on it. Jobs are a twentieth of a scenario's requests.
-"""
+"""The governor's part of a scenario: size, jobs (a twentieth of the requests), faults, with its own random source."""
 
 from __future__ import annotations
 
@@ -17,24 +14,25 @@ if TYPE_CHECKING:
     from loadtests.world.scenario import Scenario
 
 SHARE = 0.05
-"""Jobs in the storm, for each of its requests."""
+"""Jobs per request in the storm."""
 TAIL_JOBS = 5
-"""In the calm: few enough that all of them find a slot."""
+"""Jobs in the calm phase: few enough that all find a slot."""
 LINE_BYTES = 4096
 TOTAL_BYTES = MAX_PAYLOAD_BYTES + LINE_BYTES + OVERHEAD_BYTES + 100_000
-"""Room for one of the largest payloads, and for all the small ones."""
+"""Room for one largest payload and all small ones."""
 
 Manner = Literal["whole", "leaves", "half", "greedy"]
-"""whole: it does what the protocol asks. leaves: it hangs up. half: it ends its sending within a line. greedy: it
-declares the largest payload, and then sends nothing of it."""
+"""whole: follows the protocol. leaves: disconnects. half: half-closes within a line. greedy: declares the largest
+payload and sends none of it.
+"""
 
 
 @dataclass(slots=True, frozen=True)
 class JobAsk:
-    """One job that a client wants done. Times in seconds; `begins_s` from the moment when the cluster is up.
+    """One job. Times in seconds; `begins_s` counts from the moment the cluster is up.
 
-    `patience_s`: until when it comes back after a yield. `chunks`: pieces of its payload. `says_ttl`: the governor is
-    told how long the client waits.
+    `patience_s`: the limit for retries after a yield. `chunks`: pieces of the payload. `sends_ttl`: whether the client
+    sends its time limit.
     """
 
     begins_s: float
@@ -43,22 +41,22 @@ class JobAsk:
     patience_s: float
     chunks: int
     pings: bool
-    says_ttl: bool
+    sends_ttl: bool
     leaves_after_s: float
     of_tail: bool
 
     @property
-    def heard_within_s(self) -> float:
-        """When the client must have heard the end of its job, with room for what faults hold back.
+    def reply_within_s(self) -> float:
+        """The client's limit for the end of its job, with room for faults.
 
-        A client that says no time gives its job the backend's own, which is as long again, from its last frame on.
+        Without a stated limit the job gets the backend's own, which is as long again, from its last frame on.
         """
-        return (1.5 if self.says_ttl else 2.5) * self.patience_s
+        return (1.5 if self.sends_ttl else 2.5) * self.patience_s
 
 
 @dataclass(slots=True)
 class GovernorPlan:
-    """`router`: jobs are posted to the router; else they only take `job_s`."""
+    """`router`: jobs go to the router; otherwise they only take `job_s`."""
 
     cap: int = 4
     router: bool = False
@@ -70,7 +68,7 @@ class GovernorPlan:
 
 
 def governor_plan(made: Scenario, storm: tuple[float, float], size: int) -> GovernorPlan:
-    """The plan of a seed. `storm`: begin and duration of the scenario's own."""
+    """The plan of a seed. `storm`: begin and duration of the scenario's storm."""
     rng = Random(f"governor {made.seed}")
     begins_s, storm_s = storm
     plan = GovernorPlan(cap=rng.choice((1, 1, 2, 4)), router=rng.random() < 0.5, connections=rng.choice((8, 64)))
@@ -111,7 +109,7 @@ def _job(made: Scenario, rng: Random, moment: float, manner: Manner, *, of_tail:
         patience_s=made.deadline_s,
         chunks=rng.randint(1, 3),
         pings=rng.random() < 0.1,
-        says_ttl=rng.random() < 0.5,
+        sends_ttl=rng.random() < 0.5,
         leaves_after_s=rng.random() * made.deadline_s / 2,
         of_tail=of_tail,
     )

@@ -1,7 +1,7 @@
-"""What must hold in every run, whatever the seed. Each rule is a method that names the promise it holds to.
+"""What must hold in every run of any seed. Each rule is a method named after its promise.
 
-Rules that hold at every step are looked at after every turn of the router's loop (`Steps`). The others are asked at the
-end, of what the clients, the router's log and metrics, and the workers say: they must tell one story (`Judge`).
+`Steps` checks bounds after every turn of the router's loop. `Judge` compares at the end what the clients, the router's
+log and metrics, and the workers report.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
 
 LAST_OF_BOOK_MS = 20_000.0
-"""Later hints come from the end of the book, where a crowd that is too large shares the last seconds."""
+"""Later hints come from the end of the reservation book, where clients share the last seconds."""
 GRACE_S = 0.05
-"""What an answer may take from the router's deadline to its client on a sound network."""
+"""Allowed time from the router's deadline to the client on a sound network."""
 KEPT = 20
-"""Violations of one rule that are kept: the first say what there is to say."""
 
 
 def broken(*rules: Callable[[], Iterator[str]], of: str = "") -> list[str]:
-    """What these rules, methods of a judge, have found; each breach names the rule that it breaks."""
+    """The violations found by rules (methods of a judge), each prefixed with its rule's name."""
     found: list[str] = []
     for rule in rules:
         name = of + rule.__name__.strip("_").replace("_", " ")
@@ -42,35 +41,34 @@ def broken(*rules: Callable[[], Iterator[str]], of: str = "") -> list[str]:
 
 @dataclass(slots=True)
 class Facts:
-    """What has been seen of one run."""
+    """Observations of one run."""
 
     scenario: Scenario
     tries: list[Try] = field(default_factory=list)
     logged: dict[str, list[Logged]] = field(default_factory=lambda: defaultdict(list))
     outcomes: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     received: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
-    """By nonce: when a worker received it, and which."""
+    """By nonce: time and worker of each reception."""
     errors: list[str] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
-    """The router's own counter of requests by outcome, as it was scraped at the end."""
+    """The router's requests by outcome, scraped at the end."""
     retries: int = 0
-    """Retries that the router has counted since its last start."""
+    """The router's retries since its last start."""
     router_starts: int = 1
     faults: list[tuple[float, float, Fault]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     garbage: int = 0
     governed: int = 0
-    """Jobs that the governor has run since its last start: some are requests of the router's, too."""
+    """Jobs run by the governor since its last start; some are also requests of the router."""
 
     def line(self, name: str, start: int, data: bytes) -> None:
-        """A line of a node's log."""
-        said: dict[str, Any] = msgspec.json.decode(data)
-        if said["level"] == "ERROR":
+        entry: dict[str, Any] = msgspec.json.decode(data)
+        if entry["level"] == "ERROR":
             self.errors.append(f"{name} logs an error: {data.decode()[:600]}")
-        if name != "router" or said["event"] != "request" or "outcome" not in said:
+        if name != "router" or entry["event"] != "request" or "outcome" not in entry:
             return
-        self.logged[said["id"]].append(Logged(start, said["status"], said["outcome"], said.get("worker", "")))
-        self.outcomes[start][said["outcome"]] += 1
+        self.logged[entry["id"]].append(Logged(start, entry["status"], entry["outcome"], entry.get("worker", "")))
+        self.outcomes[start][entry["outcome"]] += 1
 
 
 class Steps:
@@ -83,7 +81,6 @@ class Steps:
         self.turns = 0
 
     def look(self) -> None:
-        """One turn is over."""
         pipeline = self.pipeline
         if pipeline is None or len(self._found) >= KEPT:
             return
@@ -108,8 +105,6 @@ class Steps:
 
 
 class Judge:
-    """Asks the facts of one run. `verdicts` are what is wrong: empty in a good run."""
-
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._scenario = facts.scenario
@@ -123,7 +118,7 @@ class Judge:
         self._try_of = {attempt.id: attempt for attempt in facts.tries}
 
     def verdicts(self) -> list[str]:
-        """What is wrong, in words."""
+        """Violations; empty for a good run."""
         return broken(
             self._nothing_failed_inside, self._each_try_has_one_end, self._answers_are_ones_own,
             self._client_and_log_agree, self._log_and_metrics_agree, self._received_once_or_retried_by_the_rules,
@@ -133,33 +128,32 @@ class Judge:
         )  # fmt: skip
 
     def counts(self) -> Counter[str]:
-        """How the tries ended, for the run's summary."""
         return Counter(self._verdict_of[attempt.number].value for attempt in self._facts.tries)
 
     def is_right(self, attempt: Try) -> bool:
-        """Whether it was answered, with its own answer."""
+        """Whether the try got its own right answer."""
         return self._verdict_of[attempt.number] is Verdict.RIGHT
 
     def _nothing_failed_inside(self) -> Iterator[str]:
-        """No assertion, no exception that nobody catches, no 500, no error in a log."""
+        """No assertion, no uncaught exception, no 500, no error in a log."""
         yield from self._facts.errors
         for attempt in self._facts.tries:
             if attempt.status == 500:
                 yield f"{attempt!r} got {b''.join(attempt.body)[:300]!r}"
 
     def _each_try_has_one_end(self) -> Iterator[str]:
-        """One end for its client, and at most one line in the router's log."""
+        """One end for the client, and at most one line in the router's log."""
         yield from _words(rules.one_end(self._seen, self._facts.logged))
 
     def _answers_are_ones_own(self) -> Iterator[str]:
-        """No client gets another's answer, a wrong one, or bytes that it did not ask for."""
+        """No client gets another's answer, a wrong one, or bytes without a request."""
         for id, what in rules.ones_own(self._seen):
             yield f"{what}: {b''.join(self._try_of[id].body)[:500]!r}"
         if self._facts.garbage:
-            yield f"{self._facts.garbage} connections got bytes that nobody had asked for"
+            yield f"{self._facts.garbage} connections got bytes without a request"
 
     def _client_and_log_agree(self) -> Iterator[str]:
-        """What a client got to the end stands in the router's log, once, with that status and that outcome."""
+        """A complete answer is in the router's log once, with the same status and outcome."""
         logged = self._facts.logged
         for attempt in self._facts.tries:
             if not attempt.complete and self._sound and not attempt.left and attempt.end:
@@ -175,12 +169,14 @@ class Judge:
         )
 
     def _log_and_metrics_agree(self) -> Iterator[str]:
-        """The counter of requests by outcome, and the lines of this router's log."""
+        """The counter of requests by outcome equals the lines of this router's log."""
         lines = self._facts.outcomes[self._facts.router_starts]
         yield from _words(rules.log_and_metrics_agree(lines, self._facts.counted))
 
     def _received_once_or_retried_by_the_rules(self) -> Iterator[str]:
-        """A worker receives a request once, workers together twice at most, and twice only within the budget."""
+        """One worker receives a request once; all workers together at most twice, and twice only within the retry
+        budget.
+        """
         facts = self._facts
         received = {attempt.nonce: facts.received.get(attempt.nonce, []) for attempt in facts.tries}
         yield from _words(rules.received_at_most_twice(received))
@@ -198,18 +194,18 @@ class Judge:
         )
 
     def _no_answer_after_its_deadline(self) -> Iterator[str]:
-        """A right answer comes in time, but for what the network and processes that stood still have held it back."""
+        """A right answer is in time, except for the time that the network and frozen processes held it back."""
         answered = (seen for seen in self._seen if seen.verdict is Verdict.RIGHT)
         yield from _words(rules.in_time(answered, GRACE_S, self._held_up_s))
 
     def _held_up_s(self, seen: Seen) -> float:
-        """Seconds by which a try may be late: by faults, and by its own slow reading."""
+        """Seconds that faults and the client's own slow reading account for."""
         attempt = self._try_of[seen.id]
         reading_s = attempt.ask.deadline_s / 4 if attempt.ask.reads_slowly else 0.0
         return reading_s + self._held_back_s(attempt)
 
     def _held_back_s(self, attempt: Try) -> float:
-        """Seconds that faults may have kept a request or its answer: they end at most that late."""
+        """Seconds that faults may have delayed a request or its answer."""
         ended = attempt.ended_at or 0.0
         held = 0.0
         for begins, ends, fault in self._facts.faults:
@@ -218,11 +214,11 @@ class Judge:
         return held
 
     def _invited_retries_have_a_hint(self) -> Iterator[str]:
-        """A client that is asked to come back is told when: 50 ms to 30 s."""
+        """An invited retry has a hint of 50 ms to 30 s."""
         yield from _words(rules.invited_have_a_hint(self._seen))
 
     def _the_refused_are_not_invited_together(self) -> Iterator[str]:
-        """Hints reserve: no more are asked to come back in a second than can be served in two."""
+        """Hints reserve capacity: no second has more invited retries than can be served in two."""
         most = 2 * self._scenario.most_per_s + 20
         seconds = Counter(
             int(attempt.ended_at + attempt.hint_ms / 1000)
@@ -235,7 +231,7 @@ class Judge:
                 yield f"{count} are invited into second {second}, and at most {most:.0f} may be"
 
     def _a_drain_finishes_what_runs(self) -> Iterator[str]:
-        """Who is at a worker when the router leaves gets an answer, unless something else befell it."""
+        """A request at a worker when the router drains is answered, unless a fault prevents it."""
         for attempt in self._facts.tries:
             lines = self._facts.logged.get(attempt.id, [])
             at_work = len(self._facts.received.get(attempt.nonce, [])) == 1
@@ -243,7 +239,7 @@ class Judge:
                 yield f"{attempt!r} ran when the router left, and was sent away: {lines[0]}"
 
     def _met_a_fault(self, attempt: Try) -> bool:
-        """Whether any fault but a drain lasted while this try was under way."""
+        """Whether a fault other than a drain overlapped this try."""
         ended = attempt.ended_at or 0.0
         return any(
             fault.kind != "drained router" and begins <= ended and ends >= attempt.sent_at
@@ -251,7 +247,7 @@ class Judge:
         )
 
     def _calm_is_served(self) -> Iterator[str]:
-        """Twice the deadline after the last fault, a light load is served as if nothing had been."""
+        """Twice the deadline after the last fault, a light load is served normally."""
         tail = [
             seen for attempt, seen in zip(self._facts.tries, self._seen, strict=True)
             if attempt.of_tail and not attempt.left
@@ -259,15 +255,15 @@ class Judge:
         yield from _words(rules.calm_is_served(tail))
 
     def _nothing_is_left(self) -> Iterator[str]:
-        """No task, timer, connection, place or entry of a ledger outlives what it was for."""
+        """No task, timer, connection, place or ledger entry is left over."""
         yield from self._facts.left
 
 
 def _seen(attempt: Try, *, byzantine: bool) -> Seen:
-    """A try as the rules know it. `byzantine`: such a worker answered it.
+    """A try in the form that the rules take. `byzantine`: a byzantine worker answered it.
 
-    A byzantine worker may end a stream before its words. An answer may have no text, so the router passes that end on
-    when it comes, and the words come behind it.
+    A byzantine worker may end a stream before its text. An answer may be empty, so the router passes on that end, and
+    the text after it.
     """
     kind = attempt.headers.get(b"content-type", b"")
     heard = Heard(attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete)
@@ -281,7 +277,7 @@ def _seen(attempt: Try, *, byzantine: bool) -> Seen:
 
 
 def _by_leaving(seen: Seen, line: Logged) -> bool:
-    """Whether a try that ended otherwise than its line says did so because its client left."""
+    """Whether a difference from the log line is due to the client's disconnect."""
     return seen.left or line.outcome == "client_gone"
 
 
@@ -298,4 +294,4 @@ HOLDING = {
     "killed router": 0.5,
     "jumping clock": 3.5,
 }
-"""Faults that may hold an answer back, with the seconds for which each may do so after its own end."""
+"""Faults that may delay an answer, with the seconds for which each may do so after its own end."""

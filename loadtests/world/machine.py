@@ -1,4 +1,4 @@
-"""A client machine: its connections to one server, and what it has asked and not heard the end of."""
+"""A client machine: its connections to one server and its requests under way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """What a client has asked. It ends once. Times are the client's loop's. `end`: how; empty where all is well."""
+    """A request of a client. It ends once. Times are the client's loop's. `end`: how; empty on success."""
 
     __slots__ = ("end", "ended_at", "sent_at", "timer")
 
@@ -23,7 +23,7 @@ class Asked:
 
 
 class Wire(asyncio.Protocol):
-    """A connection of a machine. It is left when it has rested for `rests_s` seconds: sooner than the server does."""
+    """A connection of a machine. The machine closes it after `rests_s` idle seconds, sooner than the server does."""
 
     rests_s = 60.0
 
@@ -37,16 +37,14 @@ class Wire(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Something can be sent."""
         return not self.transport.is_closing()
 
     @property
     def usable(self) -> bool:
-        """It is open, and has not rested for too long."""
+        """Open, and not idle for too long."""
         return self.open and self.loop.time() - self.idle_since < self.rests_s
 
     def abort(self) -> None:
-        """Hang up."""
         self.transport.abort()
 
 
@@ -55,7 +53,7 @@ W = TypeVar("W", bound=Wire)
 
 
 class Machine(Generic[R, W]):
-    """`on_end` is told of each end, once. `garbage`: what came that nobody had asked for."""
+    """Calls `on_end` once for each request. `garbage`: bytes received without a request."""
 
     def __init__(self, loop: SimLoop, server: tuple[str, int], on_end: Callable[[R], None]) -> None:
         self.loop = loop
@@ -67,7 +65,7 @@ class Machine(Generic[R, W]):
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def idle(self) -> W | None:
-        """The connection that has rested least, if one is usable; what has rested for too long is left."""
+        """The usable connection that became idle last; others idle for too long are closed."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -76,24 +74,21 @@ class Machine(Generic[R, W]):
         return None
 
     def rest(self, connection: W) -> None:
-        """That connection is free."""
         connection.idle_since = self.loop.time()
         self._idle.append(connection)
 
     def forget(self, connection: W) -> None:
-        """That connection is gone."""
         self._connections.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside everything else, until the machine hangs up."""
+        """Run a task until it ends or the machine closes."""
         task = self.loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def ended(self, asked: R, end: str) -> None:
-        """A request is over."""
         assert asked.ended_at is None, f"{asked!r} ends twice"
         asked.ended_at, asked.end = self.loop.time(), end
         if asked.timer is not None:
@@ -102,13 +97,12 @@ class Machine(Generic[R, W]):
         self._on_end(asked)
 
     def make_room(self) -> None:
-        """Hang up where nothing is asked, so that other machines find room."""
+        """Close idle connections, so that other machines can connect."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.abort()
 
     def close(self) -> None:
-        """Hang up everywhere."""
         for connection in list(self._connections):
             connection.abort()
         for task in list(self._tasks):

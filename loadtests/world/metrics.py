@@ -1,4 +1,4 @@
-"""What the metrics of router and governor say, as Prometheus would read them: over the simulated network."""
+"""The metrics of router and governor, scraped over the simulated network."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS, TOKEN
 
 
 async def counted() -> tuple[Counter[str], int]:
-    """`weir_requests_total` by outcome, over all tenants, and retries. Raises OSError, TimeoutError."""
+    """`weir_requests_total` by outcome over all tenants, and retries. Raises OSError, TimeoutError."""
     text = await _scraped(ROUTER_METRICS)
     return +books.of_router(text), round(books.total(text, "weir_retries_total"))
 
 
 async def counted_jobs() -> tuple[Counter[str], int, int]:
-    """The governor's jobs by how they ended, those that were started, and yields. Raises OSError, TimeoutError."""
+    """The governor's jobs by end, the started jobs, and yields. Raises OSError, TimeoutError."""
     text = await _scraped(GOVERNOR_METRICS)
     ended = books.by_label(text, "weir_governor_jobs_total", "outcome")
     executed, yielded = (round(books.total(text, f"heptamini_{what}_total")) for what in ("executed", "yielded"))

@@ -1,7 +1,7 @@
-"""Bugs that are planted one at a time, to see that the world finds them: `python -m loadtests.world.planted`.
+"""Bugs planted one at a time to test that the world finds them: `python -m loadtests.world.planted`.
 
-Each is a change of one method of the product that its author could have made: something is forgotten, done twice, or
-not asked. A bug is found by a seed in which the judge names a broken promise. In between the product is as it is.
+Each bug replaces methods of the product with plausible mistakes: something forgotten, doubled or unchecked. A seed
+finds it if the judge reports a violation.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ MOST_SEEDS = 200
 SIZE = 300
 
 Change = tuple[Any, str, Any]
-"""As `mock.patch.object` takes it: an object, the name of its attribute, and what stands there."""
+"""The arguments of `mock.patch.object`: object, attribute, replacement."""
 
 
 class Bug:
-    """`seed` is the first that shows it, of scenarios of `SIZE` requests."""
+    """`seed` is the first that shows the bug, in scenarios of `SIZE` requests."""
 
     def __init__(self, name: str, seed: int, *changes: Change) -> None:
         self.name = name
@@ -59,7 +59,6 @@ class Bug:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The product with this bug."""
         with ExitStack() as stack:
             for target, name, value in self._changes:
                 stack.enter_context(mock.patch.object(target, name, value))
@@ -67,7 +66,7 @@ class Bug:
 
 
 def _in_place_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], Change]:
-    """What is decorated stands in place of that method, which it gets first, before the method's own arguments."""
+    """Decorator: the function replaces that method, and receives the original before the method's arguments."""
     method = getattr(owner, name)
 
     def changed(change: Callable[..., Any]) -> Change:
@@ -230,7 +229,7 @@ BUGS = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The first seed that shows a bug, and what the judge says of it. `seed` is None where none did."""
+    """The first seed that shows a bug (None if none did) and the judge's message."""
 
     bug: Bug
     seed: int | None
@@ -238,7 +237,7 @@ class Found:
 
 
 def hunt(bug: Bug, seeds: range = range(1, MOST_SEEDS + 1), size: int = SIZE) -> Found:
-    """Play seeds with the bug in place until a promise is broken."""
+    """Play seeds with the bug until one has a violation."""
     with bug.planted():
         for seed in seeds:
             violations = play(seed, size=size).violations
@@ -248,9 +247,9 @@ def hunt(bug: Bug, seeds: range = range(1, MOST_SEEDS + 1), size: int = SIZE) ->
 
 
 def main() -> int:
-    """Hunt each, and tell; the exit status is 1 where one was not found."""
+    """Hunt each bug and print the result. Exit status 1 if one was not found."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.world.planted", description="Does the world find bugs?")
-    parser.add_argument("--only", default="", help="those whose name contains this")
+    parser.add_argument("--only", default="", help="only bugs whose name contains this")
     parser.add_argument("--seeds", type=int, default=MOST_SEEDS)
     wanted = parser.parse_args()
     bugs = [bug for bug in BUGS if wanted.only in bug.name]

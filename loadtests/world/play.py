@@ -26,17 +26,17 @@ from services.runtime import connection, upstream_connection
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5
-"""After the start of the nodes: the router has looked at its workers."""
+"""Seconds after the start of the nodes; the router has probed its workers by then."""
 NAIVE_RETRIES, HINT_RETRIES = 3, 2
 PATIENCE = 2.0
-"""After the last request: as many deadlines until every try must have ended."""
+"""Deadlines after the last request by which every try must have ended."""
 
 Trace = Callable[[float, str, str, str], None]
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of one seed. `violations` is empty where everything held; `digest` names the run."""
+    """The result of one seed. `violations` is empty for a good run; `digest` identifies it."""
 
     seed: int
     requests: int
@@ -46,14 +46,12 @@ class Result:
     faults: int
     counts: Counter[str] = field(default_factory=Counter)
     on_time: dict[str, float] = field(default_factory=dict)
-    """By group of tenants: the share of its requests that were answered right. A retry belongs to what it repeats."""
+    """Share of requests answered right, by group of tenants. A retry counts for the original request."""
     cpu_s: float = 0.0
-    """Processor time that the seed took, where somebody has measured it."""
+    """Processor time of the seed, if measured."""
 
 
 class Play:
-    """A scenario under way."""
-
     def __init__(self, made: Scenario, trace: Trace | None = None) -> None:
         self.scenario = made
         self.facts = Facts(made)
@@ -88,9 +86,9 @@ class Play:
         self._numbers = 0
 
     def run(self) -> Result:
-        """Play it to the end. What it needed is freed."""
+        """Play to the end and free everything."""
         gc_was_on = gc.isenabled()
-        gc.disable()  # what a killed process leaves must not be collected at a moment that depends on this machine
+        gc.disable()  # a killed process's garbage must not be collected at a machine-dependent moment
         try:
             with _bounds(self.scenario.tight):
                 self._lab.run_until_complete(self._play())
@@ -114,7 +112,6 @@ class Play:
         )
 
     def _on_time(self, verdict: Judge) -> dict[str, float]:
-        """See `Result`."""
         groups = {load.group.name: load.group for load in self.scenario.loads if load.group is not None}
         asked: dict[str, dict[int, bool]] = {name: {} for name in groups}
         for attempt in self.facts.tries:
@@ -144,7 +141,7 @@ class Play:
     # Clients
 
     def _arrivals(self, zero: float, load: Load) -> None:
-        """The next arrival of that load, one after the other."""
+        """Schedule a load's arrivals one after the other."""
         of = "" if load.group is None else f" of {load.group.name}"
         rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}{of}")
         until = zero + load.begins_s + load.lasts_s
@@ -166,7 +163,7 @@ class Play:
         self.simulation.at(zero + load.begins_s, next_arrival)
 
     def _ask(self, rng: Random, *, calm: bool, of_tail: bool) -> Ask:
-        """`calm`: all faults have ended, and a slow reader is one: it holds a slot for as long as it reads."""
+        """`calm`: all faults have ended; slow readers count as one, because they hold a slot while they read."""
         made = self.scenario
         stream = rng.random() < made.stream_share
         kind = "ask" if rng.random() < made.ask_share else rng.choice(("chat", "chat", "completion"))
@@ -189,7 +186,6 @@ class Play:
         machine.loop.call_soon(machine.send, attempt)
 
     def _ended(self, attempt: Try) -> None:
-        """A try is over: its client may come back."""
         detail = f"{attempt.status} {attempt.end}".strip()
         self.simulation.note("client", "ends", f"{attempt.id} {detail}")
         if attempt.status in (200, 400, 422) or attempt.left or attempt.retries_left == 0 or attempt.of_tail:
@@ -210,7 +206,7 @@ class Play:
         stage = Stage(self.system, self._loops, chance, fault.worker, fault.factor)
         self.facts.faults.append((*stage.begin(fault.kind, fault.lasts_s), fault))
 
-    # What is seen
+    # Observations
 
     def _router_built(self, process: Process) -> None:
         self._steps.pipeline = process.inside  # type: ignore[assignment]
@@ -225,7 +221,7 @@ class Play:
         self.facts.errors.append(f"{name}: {what}")
 
     def _uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What no task of the lab's catches; but a generator of a process that was killed as it closed cannot close."""
+        """Record uncaught errors, except generators that a killed process cannot close."""
         if "aclose()" not in repr(context.get("exception")):
             self._error("lab", repr(context))
 
@@ -234,10 +230,10 @@ class Play:
             return
         self.facts.received[nonce].append((self.simulation.now, worker))
 
-    # The end
+    # End
 
     async def _settle(self) -> None:
-        """Everything that waited has ended: what the router still holds, what it counted, and what is left of it."""
+        """Collect what the router still holds and its counters, then what is left after it."""
         facts = self.facts
         facts.garbage = sum(len(machine.garbage) for machine in self._machines)
         for machine in self._machines:
@@ -253,7 +249,7 @@ class Play:
             facts.left += [f"{node.name}: {what}" for what in await node.stop(3 * self.scenario.deadline_s + 5)]
 
     def _held(self) -> list[str]:
-        """Places, bytes and entries that nobody holds any more, and that are not given back."""
+        """Places, bytes and entries that were not returned."""
         pipeline = self.system.pipeline()
         if pipeline is None:
             return ["the router does not run at the end"]
@@ -276,7 +272,6 @@ class Play:
 
 
 def _of_group(rng: Random, group: Group) -> Ask:
-    """What a client of one of its tenants asks."""
     number = rng.randrange(group.count) + 1
     return Ask(
         tenant=group.name if group.count == 1 else f"{group.name}-{number}",
@@ -290,7 +285,7 @@ def _of_group(rng: Random, group: Group) -> Ask:
 
 @contextmanager
 def _bounds(tight: Tight | None) -> Iterator[None]:
-    """The product with the bounds of connections that this scenario has."""
+    """Apply the scenario's bounds of connections to the product."""
     with ExitStack() as stack:
         if tight is not None:
             stack.enter_context(mock.patch.object(connection, "MAX_UNREAD_BYTES", tight.unread))
@@ -299,12 +294,10 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
 
 
 def play(seed: int, trace: Trace | None = None, *, size: int = 1000) -> Result:
-    """Play one seed and judge it."""
     return play_scenario(scenario(seed, size=size), trace)
 
 
 def play_scenario(made: Scenario, trace: Trace | None = None) -> Result:
-    """Play it and judge it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # a killed process closes nothing; its kernel does
         stage = Play(made, trace)

@@ -1,4 +1,4 @@
-"""Many seeds: over several processes, kept in a file that a later run goes on with, added up, and told."""
+"""Many seeds over several processes, with results in a file that a later run continues."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from loadtests.report.progress import by_share, progress
 from loadtests.world.play import Result, play
 
 SEEDS_OF_A_PROCESS = 200
-"""After so many a process makes room for a fresh one."""
+"""A process is replaced after this many seeds."""
 FIELDS = tuple(each.name for each in fields(Result))
 
 
 @dataclass(slots=True)
 class Totals:
-    """What many seeds came to. `broken`: the seeds that broke a promise."""
+    """Sums over many seeds. `broken`: seeds with violations."""
 
     seeds: int = 0
     with_faults: int = 0
@@ -35,7 +35,6 @@ class Totals:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
-        """Count one more."""
         self.seeds += 1
         self.with_faults += bool(result.faults)
         self.requests += result.requests
@@ -46,7 +45,7 @@ class Totals:
             self.broken.append(result.seed)
 
     def briefly(self) -> str:
-        """How far they are."""
+        """The progress as one line."""
         return f"{self.seeds:,} seeds, {self.requests:,} requests, {len(self.broken)} broken"
 
     def __str__(self) -> str:
@@ -60,21 +59,20 @@ class Totals:
 
 
 class Record:
-    """The results of seeds, in a file. Those of another commit or size are refused."""
+    """Results of seeds in a file of the same commit and size."""
 
     def __init__(self, path: Path, *, size: int, machine: str) -> None:
-        """Raises OtherRun."""
+        """Raises OtherRun for a file of another commit or size."""
         self._record = record.Record(path, {"size": size, "machine": machine})
         rows = (Result(**row | {"counts": Counter(row["counts"])}) for row in self._record.rows)
         self.played = {result.seed: result for result in rows}
 
     def add(self, result: Result) -> None:
-        """Keep one more."""
         self._record.add({name: getattr(result, name) for name in FIELDS})
 
 
 def timed(seed: int, size: int) -> Result:
-    """Play one seed, and say what processor time it took."""
+    """Play one seed and measure its processor time."""
     began = time.thread_time()
     result = play(seed, size=size)
     result.cpu_s = round(time.thread_time() - began, 4)
@@ -82,7 +80,7 @@ def timed(seed: int, size: int) -> Result:
 
 
 def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Result]:
-    """Play seeds in so many processes, as they come to their end."""
+    """Play seeds in `jobs` processes, in order of completion."""
     one = partial(timed, size=size)
     if jobs == 1:
         yield from map(one, seeds)
@@ -101,7 +99,7 @@ def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Result]:
 def many(
     seeds: range, *, size: int, seconds: float, jobs: int, kept: Record | None, tell: Callable[[Result], None]
 ) -> Totals:
-    """Play those that the record does not have, for so many seconds at most (0: all), and add up all of them."""
+    """Play the seeds that the record lacks for at most `seconds` (0: all), and sum up all."""
     totals = Totals()
     have = kept.played if kept is not None else {}
     for seed in seeds:

@@ -1,8 +1,7 @@
-"""What one seed plays: how large the cluster is, who asks, how much, and what goes wrong when.
+"""What one seed plays: cluster size, load and faults.
 
-A scenario has four parts on one time line. `warm`: light load, so that the router has learned something. `storm`: load
-from a tenth of the capacity to several times of it, with the faults. `settle`: twice the deadline, after the last fault
-has ended. `calm`: light load again, all of which must be served.
+The time line has four parts. `warm`: light load that teaches the router. `storm`: 0.3 to 5 times the capacity, with the
+faults. `settle`: twice the deadline after the last fault. `calm`: light load, which must be served.
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ from loadtests.world.governorplan import GovernorPlan, governor_plan
 from services.worker.config import WorkerSettings
 
 TOKENS = 16
-"""About what an answer has; for the estimate of the capacity alone."""
+"""Approximate tokens of an answer, for the capacity estimate only."""
 PROMPT_TOKENS = 34
 PASSAGES_TOKENS = 146
-"""What the passages add to the prompt of an /ask."""
+"""Tokens that the passages add to an /ask prompt."""
 PREFILL_MS_PER_TOKEN: float = WorkerSettings.model_fields["sim_prefill_ms_per_token"].default
-"""The simulated engine's default, which the world leaves as it is."""
+"""The simulated engine's default, used by the world."""
 MANNERS = ("none", "hint", "hint", "naive")
-"""none: a refused client goes away. hint: it comes back when it was told to. naive: at once, up to three times."""
+"""none: no retry after a refusal. hint: a retry at the hinted time. naive: immediate retries, up to three."""
 
 
 @dataclass(slots=True, frozen=True)
 class WorkerSpec:
-    """A worker's size and speed. `evil`: it is the byzantine one, which answers by tricks.
-
-    `prefill_ms`: what a token of a prompt takes; the worker's own default where none is given.
+    """A worker's size and speed. `evil`: the byzantine worker. `prefill_ms`: time per prompt token, by default the
+    worker's.
     """
 
     slots: int
@@ -40,14 +38,14 @@ class WorkerSpec:
     prefill_ms: float | None = None
 
     def answers_per_s(self, prompt_tokens: float) -> float:
-        """About, of prompts of that size. A step that reads a prompt keeps every sequence of the batch waiting."""
+        """Approximate capacity for prompts of this size. A step that reads a prompt delays its whole batch."""
         writing_ms = TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / self.slots
         return 1000 / (writing_ms + PREFILL_MS_PER_TOKEN * prompt_tokens)
 
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """Tenants that are alike: `count` of them, and how their clients behave. `manner`: one of MANNERS."""
+    """`count` equal tenants and their clients' behaviour. `manner`: one of MANNERS."""
 
     name: str
     count: int
@@ -60,7 +58,7 @@ class Group:
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """Arrivals from `begins_s` on for `lasts_s`, at a rate, as a Poisson process. `group`: of the tenants of one."""
+    """Poisson arrivals from `begins_s` for `lasts_s`. `group`: of one group's tenants."""
 
     begins_s: float
     lasts_s: float
@@ -70,10 +68,7 @@ class Load:
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """What goes wrong. `kind` is a key of `faults.FAULTS`.
-
-    What is not given here is drawn where it begins: which worker, and how many times slower.
-    """
+    """A fault. `kind` is a key of `faults.FAULTS`. Worker and slowdown are drawn at its start if not given."""
 
     kind: str
     begins_s: float
@@ -84,10 +79,10 @@ class Fault:
 
 @dataclass(slots=True, frozen=True)
 class Tight:
-    """Bounds of a connection, in bytes, so small that answers of the world meet them.
+    """Bounds of a connection in bytes, small enough for the world's answers to reach them.
 
-    `window`: what the kernels hold of one direction. `unread`: `connection.MAX_UNREAD_BYTES`, where a handler waits for
-    its client to read. `ahead`: `upstream_connection.HIGH_WATER_BYTES`, where reading from a worker is paused.
+    `window`: the kernels' buffers of one direction. `unread`: `connection.MAX_UNREAD_BYTES`, where a handler waits for
+    its client. `ahead`: `upstream_connection.HIGH_WATER_BYTES`, where reading from a worker pauses.
     """
 
     window: int
@@ -97,7 +92,7 @@ class Tight:
 
 @dataclass(slots=True)
 class Scenario:
-    """Everything but what happens. Times in seconds from the moment when the cluster is up."""
+    """The parameters of a run. Times in seconds from the moment the cluster is up."""
 
     seed: int
     workers: list[WorkerSpec] = field(default_factory=list)
@@ -126,16 +121,16 @@ class Scenario:
 
     @property
     def capacity_per_s(self) -> float:
-        """Answers a second, about, of the honest workers."""
+        """Approximate answers per second of the honest workers."""
         asks = self.ask_share if self.retrieval else 0.0
         prompt_tokens = PROMPT_TOKENS + asks * PASSAGES_TOKENS
         return self._answers_per_s([worker for worker in self.workers if not worker.evil], prompt_tokens)
 
     @property
     def most_per_s(self) -> float:
-        """The most that all workers answer, whatever is asked: their prompts cost nothing.
+        """An upper bound of all workers' answers per second: prompts cost nothing.
 
-        A byzantine worker answers, too, and the router takes it for what it says it is.
+        Byzantine workers count too, with the speed that they announce.
         """
         return self._answers_per_s(self.workers, 0.0)
 
@@ -145,7 +140,7 @@ class Scenario:
 
 
 def scenario(seed: int, *, size: int = 1000) -> Scenario:
-    """The scenario of a seed: about `size` requests, and faults in two thirds of all seeds."""
+    """The scenario of a seed: about `size` requests, with faults in two thirds of all seeds."""
     rng = Random(f"scenario {seed}")
     count = rng.choice((1, 2, 2, 3, 3, 4, 4, 6, 8, 16))
     made = Scenario(seed)
@@ -175,7 +170,7 @@ def scenario(seed: int, *, size: int = 1000) -> Scenario:
 
 
 def _tighten(made: Scenario) -> None:
-    """In a quarter of all seeds, answers are held up everywhere, and more clients read slowly."""
+    """In a quarter of all seeds, shrink the buffers and add slow readers."""
     rng = Random(f"tight {made.seed}")
     if rng.random() < 0.25:
         made.tight = Tight(rng.choice((1024, 2048)), rng.choice((0, 256, 1024)), rng.choice((100, 500)))

@@ -1,9 +1,8 @@
-"""A scenario's file, as the world plays it: all of HTTP on the virtual clock, and every promise judged.
+"""A scenario file played by the world: all of HTTP on the virtual clock, every promise judged.
 
-What the world keeps of the file: the workers and their slots, how long an answer holds a slot, each tenant's load and
-its phases, deadlines, patience and manners, and the failures of workers. Its questions and answers are its own, since
-each is known to the last byte: so all answers have one length. After the file's time there are two deadlines in which
-everything settles, and one of light load, of which all must be served.
+The world keeps the file's workers and slots, service times, loads and phases, deadlines, patience, retry policies and
+worker failures. Questions and answers are its own, known to the last byte, so all answers have one length. After the
+file's time, two deadlines settle the run, and one deadline of light load must be served completely.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from services.router.config import RouterSettings
 
 WORKER_QUEUE = 8
 ANSWER_TOKENS = 14
-"""Of every right answer to a question with a nonce; `tests/world` holds it."""
+"""Tokens of every right answer to a question with a nonce; `tests/world` checks it."""
 MACHINES = 4
 CALM_LOAD = 0.3
 LEAVES_AFTER_S = 0.25
-"""Clients wait this much longer than their deadline where the file names no patience."""
+"""Seconds after the deadline at which clients disconnect if the file names no patience."""
 MANNERS = {"never": "none", "immediate": "naive", "hint": "hint"}
 KINDS = {"down": "killed worker", "frozen": "frozen worker", "slow": "slow worker"}
 
 
 def targets(file: ScenarioFile, result: Result) -> list[Figure]:
-    """The bounds of the file that the world can read: shares on time; of the worst group where none is named."""
+    """The file's bounds that the world can measure: shares on time, of the worst group if none is named."""
     return [
         judged(must, result.on_time[must.of] if must.of else min(result.on_time.values()))
         for must in file.must
@@ -43,7 +42,7 @@ def targets(file: ScenarioFile, result: Result) -> list[Figure]:
 
 
 def made_of(file: ScenarioFile) -> Scenario:
-    """As the world has it. Raises LabError."""
+    """The world's form of a file. Raises LabError."""
     workers = _workers(file)
     service_s = _service_s(file, workers)
     made = Scenario(file.seed)
@@ -77,7 +76,7 @@ def _workers(file: ScenarioFile) -> SlotWorkers:
 
 
 def _service_s(file: ScenarioFile, workers: SlotWorkers) -> float:
-    """How long a request holds a slot: the same for all."""
+    """How long each request holds a slot."""
     found = {
         (_number(group, group.prompt_tokens, "prompt_tokens") + _number(group, group.context_tokens, "context_tokens"))
         / workers.prefill_tokens_per_s
@@ -106,11 +105,11 @@ def _group(group: TenantGroup) -> Group:
     return Group(group.name, group.count, deadline_s, patience_s, group.stream, manner if retries else "none", retries)
 
 
-def _loads(group: Group, told: TenantGroup, file: ScenarioFile, service_s: float) -> Iterator[Load]:
-    """The group's arrivals, between the moments at which their rate changes."""
-    arrivals = told.arrivals
+def _loads(group: Group, source: TenantGroup, file: ScenarioFile, service_s: float) -> Iterator[Load]:
+    """The group's arrivals between the changes of their rate."""
+    arrivals = source.arrivals
     if not isinstance(arrivals, Open) or not isinstance(arrivals, Poisson):
-        raise LabError(f"tenants.{told.name}.arrivals: the world has no {arrivals.kind} arrivals.")
+        raise LabError(f"tenants.{source.name}.arrivals: the world has no {arrivals.kind} arrivals.")
     workers = _workers(file)
     capacity_per_s = workers.count * workers.slots / service_s
     rate = arrivals.rate_per_s if arrivals.load is None else arrivals.load * capacity_per_s

@@ -1,4 +1,4 @@
-"""The nodes of a scenario: router, workers, governor, and retrieval with its stores, on a network of their own."""
+"""The nodes of a scenario on one network: router, workers, governor, and retrieval with its stores."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ WORD = re.compile(NONCE.pattern.decode())
 TRICKS = tuple(row.act for row in ROWS if "weir" in row.kinds)
 
 Executed = Callable[[str, str, str], None]
-"""(worker, nonce, what): a request was received, or its answer was finished, at a worker."""
+"""(worker, nonce, what): a worker received a request or finished its answer."""
 
 
 def worker_address(number: int) -> str:
-    """Of the worker with that number."""
     return f"10.0.1.{number + 1}"
 
 
 @cache
 def isolated(kind: type[Any]) -> type[Any]:
-    """Those settings with values that are given, and defaults: nothing of this machine's environment or files."""
+    """A settings class that reads only given values and defaults, not the environment or files."""
 
     class Isolated(kind):  # type: ignore[misc]
         @classmethod
@@ -63,7 +62,7 @@ def isolated(kind: type[Any]) -> type[Any]:
 
 
 class EvilNode:
-    """The byzantine worker on a host of its own: an answer in three is right, the rest are tricks."""
+    """The byzantine worker on its own host: a third of its answers are right, the rest are tricks."""
 
     def __init__(
         self, simulation: Simulation, name: str, address: str, spec: WorkerSpec, seed: int, executed: Executed
@@ -73,17 +72,15 @@ class EvilNode:
         self._executed = executed
         self._rng = Random(f"evil {seed}")
         self.reformed = False
-        """From now on all its answers are right: a fault that is over."""
+        """Its fault is over: all answers are right."""
         self.worker = EvilWorker("weir", self._choose, model=MODEL, slots=spec.slots)
 
     def start(self) -> None:
-        """Listen."""
         self.loop = SimLoop(self.simulation, self.name, self.address)
-        self.loop.set_exception_handler(lambda loop, context: None)  # its faults are its business
+        self.loop.set_exception_handler(lambda loop, context: None)  # its errors are intended
         self.loop.create_task(self.worker.start(WORKER_PORT))
 
     def reform(self) -> None:
-        """Be honest from now on."""
         self.reformed = True
 
     def _choose(self, talk: Talk) -> Trick:
@@ -92,7 +89,7 @@ class EvilNode:
 
 
 class System:
-    """All nodes of a scenario. `on_line` and `on_error` as `Node` has them; `executed` is told by the workers."""
+    """All nodes of a scenario. `on_line` and `on_error` as in `Node`; workers call `executed`."""
 
     def __init__(
         self,
@@ -124,12 +121,11 @@ class System:
 
     @property
     def nodes(self) -> list[Node]:
-        """Those that can be killed and started."""
+        """The nodes that can be killed and started."""
         retrieval = [self.retrieval] if self.scenario.retrieval else []
         return [self.router, self.governor, *retrieval, *self.workers]
 
     def start(self) -> None:
-        """Start everything, workers first."""
         for evil in self.evil:
             evil.start()
         self.stores.start_cache()
@@ -137,7 +133,6 @@ class System:
             node.start()
 
     def pipeline(self) -> Pipeline | None:
-        """The router's, while it runs."""
         found = self.router.inside
         return found if isinstance(found, Pipeline) else None
 
@@ -207,7 +202,7 @@ class System:
         return process
 
     def _listen_in(self, name: str, process: Process) -> None:
-        """Note which questions this worker's engine gets."""
+        """Report the questions that this worker's engine gets."""
         host: Any = process.inside.executor  # type: ignore[attr-defined]
         prepare = host.prepare
 

@@ -42,7 +42,7 @@ def test_the_right_answer_is_no_longer_than_it_may_be_and_says_why_it_ends(
 class Overheard(Talk):
     """Whose words go nowhere, and are kept."""
 
-    async def say(self, *data: bytes) -> None:
+    async def send(self, *data: bytes) -> None:
         self.earlier += b"".join(data)
 
 

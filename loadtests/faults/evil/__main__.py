@@ -1,6 +1,6 @@
-"""`python -m loadtests.faults.evil --kind weir --port 8030`: an evil worker as a process of its own.
+"""`python -m loadtests.faults.evil --kind weir --port 8030`: a byzantine worker as a process.
 
-A share of its answers is right, or nobody would go on asking it; the rest are tricks, drawn from the whole table.
+A share of its answers is right, so that it stays in use; the rest are tricks drawn from the whole table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadtests.faults.evil.worker import EvilWorker, Trick, honest
 from loadtests.faults.evil.worker import running as answering
 
 UNTRACEABLE = ("another response behind its own, a moment later",)
-"""A server that names no request and answers twice: where connections are used again at once, nobody can tell."""
+"""A server that names no request and answers twice: with reused connections, no client can detect it."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The connection ends, by a reset or politely, at every place of an answer where it can."""
+"""The connection ends, by reset or close, at every place of an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from loadtests.faults.evil.row import CUT, RIGHT, Row
 from loadtests.faults.evil.talk import STATUS, Talk, chunks
-from loadtests.faults.evil.worker import says
+from loadtests.faults.evil.worker import sends
 from loadtests.judging.answers import Verdict
 
 Part = Callable[[Talk], bytes]
@@ -58,7 +58,7 @@ PLACES: tuple[tuple[str, Part, Verdict], ...] = (
 def _rows() -> Iterator[Row]:
     for how, end in (("reset", Talk.reset), ("closed", Talk.finish)):
         for place, part, streamed in PLACES:
-            yield Row(f"{how} {place}", says(part, then=end), streamed)
+            yield Row(f"{how} {place}", sends(part, then=end), streamed)
 
 
 CUTS = tuple(_rows())

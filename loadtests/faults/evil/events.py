@@ -1,4 +1,4 @@
-"""A Weir worker whose HTTP is faultless and whose events are not."""
+"""A Weir worker with valid HTTP and invalid events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.faults.evil.row import CUT, REFUSED, WEIR, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, STATUS, Talk, chunks, length, line
-from loadtests.faults.evil.worker import Trick, says
+from loadtests.faults.evil.worker import Trick, sends
 from loadtests.judging.nonces import right
 
 FAILED = {"event": "failed", "code": "internal_error", "message": "broken"}
@@ -20,7 +20,7 @@ Body = Callable[[Talk], tuple[bytes, ...]]
 
 
 def body(make: Body, **head: bytes) -> Trick:
-    """This and nothing else as the body, in one write."""
+    """A trick that sends only this body, in one write."""
 
     async def act(talk: Talk) -> None:
         await talk.body(*make(talk), **head)
@@ -29,12 +29,12 @@ def body(make: Body, **head: bytes) -> Trick:
 
 
 def then(make: Body) -> Trick:
-    """A good beginning that has been read, then this. For a whole answer, this alone."""
+    """A trick that sends a good beginning and then this; for a whole answer, only this."""
 
     async def act(talk: Talk) -> None:
         if talk.stream:
-            await talk.say(talk.beginning())
-            await talk.say(chunks(*make(talk)), LAST_CHUNK)
+            await talk.send(talk.beginning())
+            await talk.send(chunks(*make(talk)), LAST_CHUNK)
         else:
             await talk.body(*make(talk))
 
@@ -46,17 +46,17 @@ def instead(*pieces: bytes) -> Body:
 
 
 def before_the_end(*pieces: bytes) -> Body:
-    """In the middle of an answer that is right and whole but for this."""
+    """Insert pieces into an otherwise right answer."""
     return lambda talk: (*pieces, *talk.rest)
 
 
 def done(**changed: Any) -> Trick:
-    """Every token, and an end with this wrong in it; `...` leaves a field out."""
+    """A trick that sends every token, and an end with these fields changed; `...` removes a field."""
 
     async def act(talk: Talk) -> None:
         if talk.stream:
-            await talk.say(talk.head(), chunks(*talk.words))
-            await talk.say(chunks(talk.done(**changed)), LAST_CHUNK)
+            await talk.send(talk.head(), chunks(*talk.words))
+            await talk.send(chunks(talk.done(**changed)), LAST_CHUNK)
         else:
             await talk.body(talk.done(**changed))
 
@@ -71,7 +71,7 @@ def after_the_end(*pieces: bytes) -> Body:
     return lambda talk: (*talk.rest, *pieces)
 
 
-event_after_the_end_later = says(
+event_after_the_end_later = sends(
     lambda talk: talk.head() + chunks(*talk.pieces), lambda talk: chunks(talk.token("more")) + LAST_CHUNK
 )
 whole_for_a_stream = body(lambda talk: (talk.done(text=right(talk.nonce)),))
@@ -79,21 +79,21 @@ stream_for_a_whole = body(lambda talk: (*talk.words, talk.done(text=...)))
 
 
 async def no_newline_at_the_end(talk: Talk) -> None:
-    """A cut at the last byte: the end is there, its line is not."""
+    """The last byte is missing: the end is there without its newline."""
     if talk.stream:
-        await talk.say(talk.head(), chunks(*talk.words))
-        await talk.say(chunks(talk.done()[:-1]), LAST_CHUNK)
+        await talk.send(talk.head(), chunks(*talk.words))
+        await talk.send(chunks(talk.done()[:-1]), LAST_CHUNK)
     else:
         await talk.body(talk.done()[:-1])
 
 
-def error(status: int, told: Any, *headers: bytes) -> Trick:
-    """A status with this as its body; bytes as they are."""
-    content = told if isinstance(told, bytes) else json.dumps(told).encode()
+def error(status: int, payload: Any, *headers: bytes) -> Trick:
+    """A trick that answers with a status and body; bytes are sent unchanged."""
+    content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
 
     async def act(talk: Talk) -> None:
         head = STATUS.replace(b"200 OK", b"%d Trouble" % status)
-        await talk.say(talk.head(length(len(content)), *headers, status=head), content)
+        await talk.send(talk.head(length(len(content)), *headers, status=head), content)
 
     return act
 

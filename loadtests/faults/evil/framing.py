@@ -1,4 +1,4 @@
-"""Lies about where an answer begins and ends: lengths, chunks, heads, and bytes that belong to somebody else."""
+"""False framing: lengths, chunks, heads, and bytes of another request's answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 
 from loadtests.faults.evil.row import CUT, WEIR, Row
 from loadtests.faults.evil.talk import CHUNKED, LAST_CHUNK, STATUS, Talk, chunks, length
-from loadtests.faults.evil.worker import Trick, says, says_for_ever
+from loadtests.faults.evil.worker import Trick, sends, sends_for_ever
 
 HEADERS_BYTES = 200_000
 CLOSE = b"connection: close\r\n"
@@ -33,12 +33,12 @@ def _in_chunks(talk: Talk) -> bytes:
 
 
 def _earlier(talk: Talk) -> bytes:
-    """One answer behind: what it gave to the request before, under that one's id."""
+    """The answer to the request before, under that request's id."""
     return talk.earlier or talk.answered()
 
 
 def _earlier_unnamed(talk: Talk) -> bytes:
-    """The same from a server that names no request."""
+    """The same without a request id."""
     if not talk.earlier:
         return talk.answered()
     before, _, after = talk.earlier.partition(b"x-request-id")
@@ -46,42 +46,40 @@ def _earlier_unnamed(talk: Talk) -> bytes:
 
 
 def framed(*framing: bytes) -> Trick:
-    """The right answer under these headers."""
+    """A trick: the right answer under these headers."""
 
-    def said(talk: Talk) -> bytes:
+    def answer(talk: Talk) -> bytes:
         return talk.head(*(line.replace(b"SIZE", b"%d" % talk.size) for line in framing)) + _whole(talk)
 
-    return says(said, then=Talk.finish)
+    return sends(answer, then=Talk.finish)
 
 
 def after_begun(more: bytes) -> Trick:
-    """An answer that has begun in chunks, and then these bytes where the next chunk should be."""
-    return says(Talk.beginning, lambda talk: more + _second_part(talk), then=Talk.finish)
+    """A trick: a chunked answer begins, then these bytes replace the next chunk."""
+    return sends(Talk.beginning, lambda talk: more + _second_part(talk), then=Talk.finish)
 
 
 def status(line: bytes, *headers: bytes, body: bool = True) -> Trick:
-    """The right answer under another status."""
-
-    def said(talk: Talk) -> bytes:
+    def answer(talk: Talk) -> bytes:
         framing = length(talk.size) if body else b""
         return talk.head(framing, *headers, status=b"HTTP/1.1 " + line + b"\r\n") + (_whole(talk) if body else b"")
 
-    return says(said)
+    return sends(answer)
 
 
-length_too_long = says(lambda talk: talk.head(length(talk.size + 10)) + _whole(talk), then=Talk.finish)
-length_too_short = says(
+length_too_long = sends(lambda talk: talk.head(length(talk.size + 10)) + _whole(talk), then=Talk.finish)
+length_too_short = sends(
     lambda talk: talk.head(length(len(_first_part(talk)))) + _first_part(talk),
     _second_part,
 )
-length_too_short_at_once = says(lambda talk: talk.head(length(len(_first_part(talk)))) + _whole(talk))
-length_and_chunks = says(lambda talk: talk.head(length(talk.size), CHUNKED) + _in_chunks(talk))
-chunks_and_short_length = says(lambda talk: talk.head(CHUNKED, length(len(_first_part(talk)))) + _in_chunks(talk))
-last_chunk_too_early = says(
+length_too_short_at_once = sends(lambda talk: talk.head(length(len(_first_part(talk)))) + _whole(talk))
+length_and_chunks = sends(lambda talk: talk.head(length(talk.size), CHUNKED) + _in_chunks(talk))
+chunks_and_short_length = sends(lambda talk: talk.head(CHUNKED, length(len(_first_part(talk)))) + _in_chunks(talk))
+last_chunk_too_early = sends(
     Talk.beginning, lambda talk: LAST_CHUNK + chunks(*talk.pieces[len(talk.begun) :]) + LAST_CHUNK
 )
-giant_headers = says(lambda talk: talk.head(b"x-fill: " + b"a" * HEADERS_BYTES + b"\r\n", CHUNKED) + _in_chunks(talk))
-compressed = says(lambda talk: talk.head(*CODINGS) + chunks(gzip.compress(_whole(talk), mtime=0)) + LAST_CHUNK)
+giant_headers = sends(lambda talk: talk.head(b"x-fill: " + b"a" * HEADERS_BYTES + b"\r\n", CHUNKED) + _in_chunks(talk))
+compressed = sends(lambda talk: talk.head(*CODINGS) + chunks(gzip.compress(_whole(talk), mtime=0)) + LAST_CHUNK)
 
 FRAMING = (
     Row("a length that is too long", length_too_long),
@@ -93,30 +91,30 @@ FRAMING = (
     Row("two different lengths", framed(b"content-length: 20\r\n", b"content-length: SIZE\r\n")),
     Row("length and chunks together", length_and_chunks),
     Row("chunks and a short length", chunks_and_short_length),
-    Row("no framing, whole", says(lambda talk: talk.head(CLOSE) + _whole(talk), then=Talk.finish)),
-    Row("no framing, cut", says(lambda talk: talk.head(CLOSE) + _first_part(talk), then=Talk.finish), CUT),
+    Row("no framing, whole", sends(lambda talk: talk.head(CLOSE) + _whole(talk), then=Talk.finish)),
+    Row("no framing, cut", sends(lambda talk: talk.head(CLOSE) + _first_part(talk), then=Talk.finish), CUT),
     Row("a transfer coding that nobody knows", framed(b"transfer-encoding: bogus\r\n")),
     Row("a chunk's size that is no number", after_begun(b"zz\r\n"), CUT),
     Row("a chunk's size beyond 64 bits", after_begun(b"ffffffffffffffffff\r\n"), CUT),
     Row("a chunk larger than it says", after_begun(b"2\r\nabcdef\r\n"), CUT),
     Row("a negative chunk", after_begun(b"-5\r\n"), CUT),
     Row("the terminating chunk too early", last_chunk_too_early, CUT),
-    Row("no head at all", says(_whole, then=Talk.finish)),
+    Row("no head at all", sends(_whole, then=Talk.finish)),
     Row("a status that is no status", status(b"2000 OK")),
     Row("status 101", status(b"101 Switching Protocols", b"upgrade: x\r\n", body=False)),
     Row("status 204", status(b"204 No Content", body=False)),
     Row("status 206 of the whole", status(b"206 Partial Content", b"content-range: bytes 0-9/20\r\n")),
     Row("status 302", status(b"302 Found", b"location: /other\r\n")),
     Row("headers of 200 kB", giant_headers),
-    Row("headers without end", says_for_ever(lambda talk: STATUS, again=lambda talk: FILL)),
-    Row("a thousand 100 Continue, then the answer", says(lambda talk: INFORMATIONAL * 1000 + talk.answered())),
-    Row("100 Continue for ever", says_for_ever(again=lambda talk: INFORMATIONAL * 10)),
-    Row("103 Early Hints for ever", says_for_ever(again=lambda talk: HINTS * 500), slow=True),
+    Row("headers without end", sends_for_ever(lambda talk: STATUS, again=lambda talk: FILL)),
+    Row("a thousand 100 Continue, then the answer", sends(lambda talk: INFORMATIONAL * 1000 + talk.answered())),
+    Row("100 Continue for ever", sends_for_ever(again=lambda talk: INFORMATIONAL * 10)),
+    Row("103 Early Hints for ever", sends_for_ever(again=lambda talk: HINTS * 500), slow=True),
     Row("a compressed answer", compressed),
-    Row("an answer said to be compressed that is not", says(lambda talk: talk.head(*CODINGS) + _in_chunks(talk))),
-    Row("another response behind its own, in one write", says(lambda talk: talk.answered() + _earlier(talk))),
-    Row("another response behind its own, a moment later", says(Talk.answered, _earlier)),
-    Row("half a response behind its own", says(lambda talk: talk.answered() + _earlier(talk)[:60])),
-    Row("the answer to the request before", says(_earlier), kinds=WEIR),
-    Row("the answer to the request before, unnamed", says(_earlier_unnamed), kinds=WEIR),
+    Row("an answer said to be compressed that is not", sends(lambda talk: talk.head(*CODINGS) + _in_chunks(talk))),
+    Row("another response behind its own, in one write", sends(lambda talk: talk.answered() + _earlier(talk))),
+    Row("another response behind its own, a moment later", sends(Talk.answered, _earlier)),
+    Row("half a response behind its own", sends(lambda talk: talk.answered() + _earlier(talk)[:60])),
+    Row("the answer to the request before", sends(_earlier), kinds=WEIR),
+    Row("the answer to the request before, unnamed", sends(_earlier_unnamed), kinds=WEIR),
 )

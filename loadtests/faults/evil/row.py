@@ -1,4 +1,4 @@
-"""One line of the table: what the worker does, and what its client may see of it."""
+"""One row of the table: what the worker does and what its client may see."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BOTH = WEIR + OPENAI
 
 
 class Row(NamedTuple):
-    """`streamed`, `whole`: the verdict on what the client gets, with one honest worker beside this one.
+    """`streamed`, `whole`: the client's verdict, with one honest worker beside this one.
 
-    `RIGHT` then means: nothing had been told, and the one retry brought the right answer; or the worker's own answer
-    was right in spite of the trick. `slow`: it is over only by a deadline.
+    `RIGHT` means that nothing had been sent and the one retry was right, or that the worker's own answer was right
+    despite the trick. `slow`: only a deadline ends it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A worker that says nothing, or hardly anything, or never stops."""
+"""A worker that sends nothing, very little, or without end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from loadtests.faults.evil.row import CUT, OPENAI, REFUSED, WEIR, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, Talk, chunks
-from loadtests.faults.evil.worker import Trick, says, says_for_ever
+from loadtests.faults.evil.worker import Trick, sends, sends_for_ever
 
 FOR_EVER_S = 3600.0
 TRICKLE_S = 0.05
@@ -17,7 +17,7 @@ STILL_HERE = b": still here\n\n" * 10
 
 def then_silence(*steps: Callable[[Talk], bytes]) -> Trick:
     async def act(talk: Talk) -> None:
-        await says(*steps)(talk)
+        await sends(*steps)(talk)
         await asyncio.sleep(FOR_EVER_S)
 
     return act
@@ -25,26 +25,26 @@ def then_silence(*steps: Callable[[Talk], bytes]) -> Trick:
 
 async def trickled_head(talk: Talk) -> None:
     for byte in talk.head():
-        await talk.say(bytes((byte,)))
+        await talk.send(bytes((byte,)))
         await asyncio.sleep(TRICKLE_S)
 
 
 async def giant_line(talk: Talk) -> None:
-    """An event of 20 MB, and then the rest as if nothing had been."""
-    await talk.say(talk.head(), chunks(*(talk.begun if talk.stream else ())))
+    """An event of 20 MB, then the rest of the answer."""
+    await talk.send(talk.head(), chunks(*(talk.begun if talk.stream else ())))
     for _ in range(20):
-        await talk.say(chunks(b" " * MEGABYTE))
-    await talk.say(chunks(*talk.rest), LAST_CHUNK)
+        await talk.send(chunks(b" " * MEGABYTE))
+    await talk.send(chunks(*talk.rest), LAST_CHUNK)
 
 
 silence_before_the_end = then_silence(lambda talk: talk.head() + chunks(*talk.pieces[:-1]))
-trickle = says_for_ever(Talk.beginning, again=lambda talk: chunks(b" "), every_s=TRICKLE_S)
-no_line_ever = says_for_ever(Talk.beginning, again=lambda talk: chunks(b"x" * 65_536))
-tokens_for_ever = says_for_ever(
+trickle = sends_for_ever(Talk.beginning, again=lambda talk: chunks(b" "), every_s=TRICKLE_S)
+no_line_ever = sends_for_ever(Talk.beginning, again=lambda talk: chunks(b"x" * 65_536))
+tokens_for_ever = sends_for_ever(
     lambda talk: talk.head() + chunks(*(talk.words if talk.stream else talk.begun)),
     again=lambda talk: chunks(*[talk.token("")] * 100),
 )
-comments_for_ever = says_for_ever(Talk.beginning, again=lambda talk: chunks(STILL_HERE), every_s=TRICKLE_S)
+comments_for_ever = sends_for_ever(Talk.beginning, again=lambda talk: chunks(STILL_HERE), every_s=TRICKLE_S)
 
 SILENCE = (
     Row("no answer at all", then_silence(), REFUSED, REFUSED, slow=True),

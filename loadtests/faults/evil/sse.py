@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server whose HTTP is faultless and whose events are not."""
+"""An OpenAI-compatible server with valid HTTP and invalid events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from loadtests.faults.evil.events import HTML, Body, body, carriage_returns, error, instead, then
 from loadtests.faults.evil.row import CUT, OPENAI, REFUSED, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, Talk, chunks, sse
-from loadtests.faults.evil.worker import says
+from loadtests.faults.evil.worker import sends
 
 DONE = b"data: [DONE]\n\n"
 FAULT = {"error": {"message": "broken", "type": "server_error", "code": 500}}
@@ -17,7 +17,7 @@ DEEP = 50_000
 
 
 def before_the_end(*pieces: bytes) -> Body:
-    """In the middle of a stream that is right and whole but for this; for a whole answer, this alone."""
+    """Insert pieces into an otherwise right stream; for a whole answer, send only these."""
     return lambda talk: (*pieces, *talk.rest) if talk.stream else pieces
 
 
@@ -26,8 +26,6 @@ def _without(*texts: bytes) -> Body:
 
 
 def _finish(reason: str | None) -> Body:
-    """The end under another reason."""
-
     def make(talk: Talk) -> tuple[bytes, ...]:
         if not talk.stream:
             return (json.dumps(talk.completion(reason)).encode(),)
@@ -59,8 +57,8 @@ def _bytes_in_text(raw: bytes) -> Body:
 
 
 def _no_choices(talk: Talk) -> tuple[bytes, ...]:
-    said = {**talk.completion(), "choices": []}
-    return (sse(said), DONE) if talk.stream else (json.dumps(said).encode(),)
+    empty = {**talk.completion(), "choices": []}
+    return (sse(empty), DONE) if talk.stream else (json.dumps(empty).encode(),)
 
 
 def _completion(talk: Talk) -> tuple[bytes, ...]:
@@ -102,7 +100,7 @@ SSE = (
     Row("SSE: invalid UTF-8", then(_bytes_in_text(b"\xff\xfe")), CUT, kinds=OPENAI),
     Row("SSE: half a character", then(_bytes_in_text(b"\xc3")), CUT, kinds=OPENAI),
     Row("SSE: JSON nested 50,000 deep", then(before_the_end(NESTED)), CUT, kinds=OPENAI),
-    Row("SSE: carriage returns", says(lambda talk: talk.head() + chunks(*carriage_returns(talk)) + LAST_CHUNK),
+    Row("SSE: carriage returns", sends(lambda talk: talk.head() + chunks(*carriage_returns(talk)) + LAST_CHUNK),
         kinds=OPENAI),
     Row("SSE: 500 with a reason", error(500, FAULT), kinds=OPENAI),
     Row("SSE: 500 with invalid UTF-8", error(500, b'{"error": {"message": "\xff"}}'), kinds=OPENAI),

@@ -1,8 +1,7 @@
-"""A worker, and a retrieval, that bring a request as far as its question says and then fall silent.
+"""A worker and a retrieval that stop answering at the stage that a request names.
 
-The question begins with the name of a stage (`STAGES`), or has it as the query of a retrieval. GET /there says how many
-requests have come to theirs. Two ports, one process: a first attempt that is to fail, and the second one, know of one
-another.
+The question begins with a stage's name (`STAGES`); for retrieval it is the query. GET /there returns how many requests
+have reached their stage. Both ports share one process, so a failing first attempt and the retry share state.
 
 Run: python -m loadtests.faults.evil.staged MODEL PORT PORT
 """
@@ -24,14 +23,14 @@ STAGES = (
     "last token", "after the end", "retry",
 )  # fmt: skip
 SLOTS = 64
-LAST_WITHIN_S = 0.03  # the last event comes somewhere around its client's leaving
+LAST_WITHIN_S = 0.03  # the last event comes around the time of the client's disconnect
 TOKENS = {"first token": 1, "mid-stream": 5, "last token": 8}
 WHOLE = {"in batch": 1, "first token": 8, "mid-stream": 30, "last token": -1}  # bytes of a plain answer
-PART_OF_AN_EVENT = 5  # bytes
+PART_OF_AN_EVENT = 5
 
 
 class Stages:
-    """What both ports know. `there`: how many requests have come to their stage."""
+    """State of both ports. `there`: requests that have reached their stage."""
 
     def __init__(self) -> None:
         self.there = 0
@@ -39,25 +38,24 @@ class Stages:
         self._chance = Random(1)
 
     def act(self, talk: Talk) -> Trick:
-        """What is done to a request."""
         stage = _stage(talk)
         if stage == "retry" and talk.id not in self._tried:
             self._tried.add(talk.id)
             return error(500, b"")
-        return {"after the end": Talk.say_all, "last token": self._last_token}.get(stage, self._hang)
+        return {"after the end": Talk.send_all, "last token": self._last_token}.get(stage, self._hang)
 
     async def _hang(self, talk: Talk) -> None:
-        """Begin, and say no more."""
+        """Begin, then send nothing more."""
         await _begin(talk)
         self.there += 1
         await asyncio.Event().wait()
 
     async def _last_token(self, talk: Talk) -> None:
-        """All but the end, and then the end, when its client may have left."""
+        """Send all but the end, then the end after a random delay."""
         await _begin(talk)
         self.there += 1
         await asyncio.sleep(self._chance.random() * LAST_WITHIN_S)
-        await talk.say(chunks(*talk.ends if talk.stream else [talk.whole[-1:]]), LAST_CHUNK)
+        await talk.send(chunks(*talk.ends if talk.stream else [talk.whole[-1:]]), LAST_CHUNK)
 
 
 def _stage(talk: Talk) -> str:
@@ -66,7 +64,7 @@ def _stage(talk: Talk) -> str:
 
 
 async def _begin(talk: Talk) -> None:
-    """As much of the answer as is said at the stage; nothing where the stage is before the first byte."""
+    """Send the part of the answer before the stage; nothing for stages before the first byte."""
     if "messages" not in talk.asked:
         return
     stage = _stage(talk)
@@ -74,12 +72,10 @@ async def _begin(talk: Talk) -> None:
     if stage == "in batch" and talk.stream:
         pieces = [talk.words[0][:PART_OF_AN_EVENT]]
     if any(pieces):
-        await talk.say(talk.head(), chunks(*pieces))
+        await talk.send(talk.head(), chunks(*pieces))
 
 
 class StagedWorker(EvilWorker):
-    """One port."""
-
     questions = (*QUESTIONS, "/retrieve")
 
     def __init__(self, stages: Stages, model: str) -> None:
@@ -94,7 +90,6 @@ class StagedWorker(EvilWorker):
 
 
 async def main(model: str, *ports: int) -> None:
-    """Serve until the process is ended."""
     stages = Stages()
     async with AsyncExitStack() as stack:
         for port in ports:

@@ -1,4 +1,4 @@
-"""One request as the evil worker has it: the right answer to it, in the pieces that a trick then breaks."""
+"""One request of the byzantine worker: the right answer in pieces, for tricks to break."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from loadtests.judging.nonces import NONCE, right, tokens
 
 GAP_S = 0.003
-"""Between two writes, so that they come apart, and are read before a reset throws away what was not."""
+"""Between two writes, so that they arrive separately and are read before a reset discards unread data."""
 PROMPT_TOKENS = 9
 STATUS = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -24,15 +24,15 @@ Json = dict[str, Any]
 
 @dataclass
 class Talk:
-    """Write what you like; say `reset` or `finish` when the connection is not to be used again."""
+    """A trick writes anything; it calls `reset` or `finish` if the connection must not be reused."""
 
     writer: asyncio.StreamWriter
     kind: str
     model: str
     id: bytes
     asked: Json
-    earlier: bytes = b""  # the whole of an answer that was given to somebody else, ready to be given again
-    count: int = 0  # of requests on this connection before this one
+    earlier: bytes = b""  # a whole earlier answer to another client, to be sent again
+    count: int = 0  # requests on this connection before this one
     over: bool = False
     nonce: str = field(init=False)
 
@@ -52,17 +52,17 @@ class Talk:
 
     @property
     def answer(self) -> list[str]:
-        """Its tokens: as many as may be."""
+        """Its tokens, up to the limit."""
         return tokens(right(self.nonce))[: self.max_tokens or None]
 
     @property
     def finish_reason(self) -> str:
-        """Why it ends where it ends."""
+        """`stop`, or `length` at the limit."""
         return "stop" if len(self.answer) == len(tokens(right(self.nonce))) else "length"
 
     @property
     def pieces(self) -> list[bytes]:
-        """The body of the right answer, event by event; a whole one in two halves."""
+        """The right body, event by event; a whole answer in two halves."""
         if self.stream:
             return [*self.words, *self.ends]
         whole = self.whole
@@ -70,27 +70,25 @@ class Talk:
 
     @property
     def words(self) -> list[bytes]:
-        """An event for each token."""
         return [self.token(text) for text in self.answer]
 
     @property
     def begun(self) -> list[bytes]:
-        """An answer that has begun and is not whole: a few tokens, or the first half."""
+        """An incomplete answer: the first three events, or the first half."""
         return self.pieces[:3] if self.stream else self.pieces[:1]
 
     @property
     def rest(self) -> list[bytes]:
-        """What follows on `begun`; of an answer that is not streamed, all of it."""
+        """What follows `begun`; for an answer that is not streamed, all of it."""
         return self.pieces[len(self.begun) if self.stream else 0 :]
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
         return sum(map(len, self.pieces))
 
     @property
     def ends(self) -> list[bytes]:
-        """What marks a stream as whole."""
+        """The events that complete a stream."""
         if self.kind == "weir":
             return [self.done()]
         usage = {**self.chunk({}), "choices": [], "usage": self.usage}
@@ -108,11 +106,10 @@ class Talk:
         return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": len(self.answer)}
 
     def token(self, text: str) -> bytes:
-        """One event of text."""
         return line({"event": "token", "text": text}) if self.kind == "weir" else sse(self.chunk({"content": text}))
 
     def done(self, **changed: Any) -> bytes:
-        """The last event of a Weir worker, with whatever is to be wrong in it."""
+        """The last event of a Weir worker, with these fields changed."""
         times = {"queue_ms": 0.1, "first_token_ms": 0.2, "total_ms": 0.3}
         event = {
             "event": "done", "finish_reason": self.finish_reason, "usage": self.usage, "timings": times,
@@ -124,12 +121,11 @@ class Talk:
         return line(kept)
 
     def chunk(self, delta: Json, finish: str | None = None, index: int = 0) -> Json:
-        """One event of an OpenAI-compatible server."""
         choice = {"index": index, "delta": delta, "finish_reason": finish}
         return {**self._named("chat.completion.chunk"), "choices": [choice]}
 
     def completion(self, finish: str | None = "", index: int = 0) -> Json:
-        """A whole answer of an OpenAI-compatible server. `finish`: other than the true reason."""
+        """A whole answer of an OpenAI-compatible server. `finish` overrides the reason."""
         message = {"role": "assistant", "content": "".join(self.answer)}
         finish = self.finish_reason if finish == "" else finish
         choice = {"index": index, "message": message, "finish_reason": finish}
@@ -141,53 +137,50 @@ class Talk:
     # ---- the wire
 
     def head(self, *framing: bytes, status: bytes = STATUS, content_type: bytes = b"") -> bytes:
-        """Status and headers; chunked, unless told otherwise."""
+        """Status and headers; chunked unless `framing` is given."""
         usual = b"application/x-ndjson" if self.kind == "weir" else b"text/event-stream"
         kind = content_type or (usual if self.stream or self.kind == "weir" else b"application/json")
         named = b"x-request-id: " + self.id + b"\r\n"
         return status + b"content-type: " + kind + b"\r\n" + named + b"".join(framing or (CHUNKED,)) + b"\r\n"
 
     def answered(self) -> bytes:
-        """The right answer, all of it, ready for the wire."""
+        """The whole right answer as bytes."""
         return self.head() + chunks(*self.pieces) + LAST_CHUNK
 
     def beginning(self) -> bytes:
-        """The head and what has begun, in chunks."""
+        """The head and `begun`, in chunks."""
         return self.head() + chunks(*self.begun)
 
-    async def say(self, *data: bytes) -> None:
-        """Write it at once, and let it be read."""
+    async def send(self, *data: bytes) -> None:
+        """Write at once, and wait until it can be read."""
         self.writer.write(b"".join(data))
         await self.writer.drain()
         await asyncio.sleep(GAP_S)
 
-    async def say_all(self) -> None:
-        """The right answer, event by event."""
-        await self.say(self.answered())
+    async def send_all(self) -> None:
+        await self.send(self.answered())
 
     async def body(self, *pieces: bytes, **head: bytes) -> None:
-        """A whole, well-framed response with this body, whatever it is."""
-        await self.say(self.head(length(sum(map(len, pieces))), **head), *pieces)
+        """Send a well-framed response with this body."""
+        await self.send(self.head(length(sum(map(len, pieces))), **head), *pieces)
 
     def reset(self) -> None:
-        """RST: what was sent and not yet read is lost."""
+        """RST: data not yet read is lost."""
         self.over = True
         self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self.writer.transport.abort()
 
     def finish(self) -> None:
-        """FIN: the connection ends politely."""
+        """FIN: the connection closes normally."""
         self.over = True
         self.writer.close()
 
 
 def line(event: Json) -> bytes:
-    """An event of a Weir worker."""
     return json.dumps(event).encode() + b"\n"
 
 
 def sse(event: Any) -> bytes:
-    """An event of an OpenAI-compatible server."""
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
@@ -197,5 +190,4 @@ def chunks(*pieces: bytes) -> bytes:
 
 
 def length(size: int) -> bytes:
-    """The header that tells the size of a body."""
     return b"content-length: %d\r\n" % size

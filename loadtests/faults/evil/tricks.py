@@ -1,4 +1,4 @@
-"""The table: every trick, and what a client may see of it."""
+"""The table of all tricks and what a client may see of them."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ ROWS = CUTS + FRAMING + SILENCE + EVENTS + SSE
 
 
 def named(*, kind: str, slow: bool) -> tuple[str, ...]:
-    """The names of the tricks of one kind of worker; the slow ones only if they are wanted."""
+    """The names of the tricks of one kind of worker, with or without the slow ones."""
     return tuple(row.name for row in ROWS if kind in row.kinds and (slow or not row.slow))

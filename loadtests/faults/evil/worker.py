@@ -1,4 +1,4 @@
-"""The server: probes and cancels are answered as they should be, and each question as its trick says."""
+"""The server: probes and cancels are answered correctly, questions by tricks."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ QUESTIONS = ("/generate", "/chat/completions", "/completions")
 
 
 async def honest(talk: Talk) -> None:
-    """The right answer, event by event."""
-    await talk.say(talk.answered())
+    await talk.send(talk.answered())
 
 
-def says(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = None) -> Trick:
-    """A trick that says these, each read before the next one; `then` ends the connection."""
+def sends(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = None) -> Trick:
+    """A trick that sends these pieces, each read before the next; `then` ends the connection."""
 
     async def act(talk: Talk) -> None:
         for step in steps:
-            await talk.say(step(talk))
+            await talk.send(step(talk))
         if then is not None:
             then(talk)
 
     return act
 
 
-def says_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes], every_s: float = 0.0) -> Trick:
-    """A trick that says these, and then one thing again and again."""
+def sends_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes], every_s: float = 0.0) -> Trick:
+    """A trick that sends these pieces, then one piece repeatedly."""
 
     async def act(talk: Talk) -> None:
-        await says(*steps)(talk)
+        await sends(*steps)(talk)
         while True:
-            await talk.say(again(talk))
+            await talk.send(again(talk))
             if every_s:
                 await asyncio.sleep(every_s)
 
@@ -47,9 +46,9 @@ def says_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes
 
 
 class EvilWorker:
-    """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked.
+    """One worker. `choose` picks the trick for each question; `asked` holds the last nonces.
 
-    `questions` are the ends of the paths to which a trick answers.
+    A trick answers the paths that end with one of `questions`.
     """
 
     questions: tuple[str, ...] = QUESTIONS
@@ -59,9 +58,9 @@ class EvilWorker:
         self.model = model
         self.slots = slots
         self.asked: list[str] = []
-        self.unasked: bytes = b""  # said to everybody who connects, before there is a question
+        self.unasked: bytes = b""  # sent on connect, before any request
         self.count = self.played = 0
-        self.reformed = False  # from now on all answers are right
+        self.reformed = False  # all answers are right from now on
         self._choose = choose
         self._earlier = b""
         self._server: asyncio.Server | None = None
@@ -126,24 +125,24 @@ class EvilWorker:
                 return
 
     def _plain(self, path: str) -> bytes:
-        """An honest word about itself."""
-        told: Json = {}
+        """A correct answer to a probe."""
+        status: Json = {}
         if path == "/status":
-            told = {
+            status = {
                 "name": "evil", "engine": "evil", "models": [self.model], "slots": self.slots, "queue_size": 0,
                 "running": 0, "waiting": 0, "draining": False, "step_ms": 1.0,
             }  # fmt: skip
         elif path == "/reform":
             self.reformed = True
-            told = {"asked": self.count, "tricks": self.played}
+            status = {"asked": self.count, "tricks": self.played}
         elif path.endswith("/models"):
-            told = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
-        body = json.dumps(told).encode()
+            status = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
+        body = json.dumps(status).encode()
         return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length(len(body)) + b"\r\n" + body
 
 
 async def _until_gone(work: Awaitable[None], reader: asyncio.StreamReader) -> None:
-    """Play a trick until it is over, or until the other side has closed: some go on for ever."""
+    """Run a trick until it ends or the other side closes: some tricks are endless."""
     playing = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(reader))
     try:
@@ -169,7 +168,7 @@ def _header(line: bytes) -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def running(worker: EvilWorker, port: int = 0) -> AsyncIterator[EvilWorker]:
-    """Start it, and stop it whatever happens."""
+    """Start the worker, and stop it in every case."""
     await worker.start(port)
     try:
         yield worker

@@ -1,6 +1,6 @@
-"""`python -m loadtests.faults.proxy --listen 15432 --to 127.0.0.1:5432 --control 7001`: a proxy that fails when told.
+"""`python -m loadtests.faults.proxy --listen 15432 --to 127.0.0.1:5432 --control 7001`: a proxy with faults on demand.
 
-Then `echo freeze | nc 127.0.0.1 7001`. With `--fault` it begins with one.
+Then `echo freeze | nc 127.0.0.1 7001`. `--fault` sets the first fault.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def main() -> None:
     parser.add_argument("--listen", type=int, default=0, help="port on loopback; 0: any free one")
     parser.add_argument("--to", type=_address, required=True, metavar="HOST:PORT")
     parser.add_argument("--control", type=int, default=0, help="port on loopback for one fault per line; 0: any free")
-    parser.add_argument("--fault", type=_fault, default="healthy", help="what to begin with, as a control line")
-    parser.add_argument("--connections", type=int, default=256, help="most that stand at a time")
-    parser.add_argument("--seed", type=int, default=1, help="of the jitter")
+    parser.add_argument("--fault", type=_fault, default="healthy", help="the first fault, as a control line")
+    parser.add_argument("--connections", type=int, default=256, help="most open connections")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the jitter")
     asyncio.run(_serve(parser.parse_args()))
 
 

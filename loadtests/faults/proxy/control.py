@@ -1,4 +1,4 @@
-"""The control port: one line asks for a fault, one line answers.
+"""The control port: each line sets a fault and gets one line back.
 
     $ nc 127.0.0.1 7001
     latency 100 jitter 20
@@ -6,7 +6,7 @@
     cut
     ok ...
 
-Lines are those of `fault.py`; besides, `cut` and `state`, which change nothing that holds.
+`fault.py` defines the lines. `cut` and `state` do not change the fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE_S = 300.0
 
 @asynccontextmanager
 async def controlled(proxy: FaultProxy, port: int = 0) -> AsyncIterator[int]:
-    """Listen for lines on this port, or on any free one; the port."""
+    """Listen on this port, 0 for any; yields the port."""
     talking: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,14 +58,14 @@ async def _talk(proxy: FaultProxy, reader: asyncio.StreamReader, writer: asyncio
                 return
             writer.write((await obey(proxy, line.decode("utf-8", "replace")) + "\n").encode())
             await writer.drain()
-    except (OSError, ValueError):  # left, idle, or a line that is too long
+    except (OSError, ValueError):  # disconnected, idle, or too long a line
         return
     finally:
         writer.close()
 
 
 async def obey(proxy: FaultProxy, line: str) -> str:
-    """Do what the line says; the answer to it."""
+    """Execute a line and return the reply."""
     try:
         if line.strip() == "cut":
             proxy.cut()

@@ -1,14 +1,14 @@
-"""What a proxy does to its connections, as a value; and the same in words, for the control port.
+"""The fault of a proxy as a value, and as a line for the control port.
 
-    healthy                     pass everything on at once
-    latency 200 jitter 50       each piece arrives 150 to 250 ms later, either way; a round trip has both
-    rate 10000                  at most so many bytes a second, on each connection and each way
-    cut 100                     close each connection after so many more bytes of answer
-    freeze                      accept, and hold everything, both ways: a server that was stopped
-    reset                       end every connection, new ones included, with a reset
-    refuse                      end every connection and do not listen: a server that is gone
+    healthy                     forward everything at once
+    latency 200 jitter 50       delay each piece by 150 to 250 ms per direction; a round trip has both
+    rate 10000                  limit each connection and direction to this many bytes a second
+    cut 100                     close each connection after this many more bytes of answer
+    freeze                      accept, and hold both directions, like a stopped server
+    reset                       reset every connection, new ones included
+    refuse                      reset every connection and stop listening, like a server that is down
 
-The first three kinds go together on one line. A line is the whole of what then holds: nothing of the last one stays.
+The keywords `latency`, `jitter`, `rate` and `cut` may share a line. A line replaces the whole fault.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What becomes of a connection."""
-
     PASS = "pass"
     FREEZE = "freeze"
     RESET = "reset"
@@ -29,7 +27,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """All that holds at a time; the default is a healthy wire."""
+    """The current fault; the default is healthy."""
 
     mode: Mode = Mode.PASS
     latency_s: float = 0.0
@@ -61,7 +59,7 @@ AMOUNTS: Mapping[str, Callable[[Fault, str], Fault]] = {
 
 
 def read(line: str) -> Fault:
-    """The fault that this line asks for. Raises `ValueError` with what is wrong with it."""
+    """Parse a line. Raises `ValueError` with the reason."""
     words = line.split()
     if len(words) == 1 and words[0] in MODES:
         return MODES[words[0]]

@@ -1,7 +1,7 @@
-"""A TCP proxy on loopback that can be told to be slow, narrow, cut, frozen, reset or gone, while it runs.
+"""A loopback TCP proxy that can become slow, narrow, cut, frozen, reset or closed while it runs.
 
-It stands between a service and its database or cache, so that a fault of the wire can be had on every machine: not
-every kernel has netem, and not everyone who runs a test may use it.
+It stands before a database or cache, so that network faults work on every machine: netem needs kernel support and
+privileges.
 
     async with FaultProxy("127.0.0.1", 5432) as proxy:
         connect("127.0.0.1", proxy.port)
@@ -9,8 +9,8 @@ every kernel has netem, and not everyone who runs a test may use it.
         await proxy.become(FREEZE)
         proxy.cut()
 
-A frozen proxy accepts, as the kernel does for a stopped server, and holds. At most `connections` stand at a time; one
-more is reset. Chance is seeded: the same conversation has the same jitter.
+A frozen proxy accepts connections, as the kernel does for a stopped server. Beyond `connections`, new ones are reset.
+The seed makes jitter reproducible.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from loadtests.faults.proxy.wire import READ_BYTES, WRITE_BYTES, Conditions, Cut
 HOST = "127.0.0.1"
 BACKLOG = 256
 CONNECT_WITHIN_S = 5.0
-FINISHING_S = 2.0  # of what was written before a cut
+FINISHING_S = 2.0  # for data written before a cut
 LINGER_NOTHING = struct.pack("ii", 1, 0)  # closing then sends a reset
 
 
 class FaultProxy:
-    """Use it on the loop that entered it; from another thread, ask that loop."""
+    """Use it only on the loop that entered it."""
 
     def __init__(self, host: str, port: int, *, listen: int = 0, connections: int = 256, seed: int = 1) -> None:
         self.port = listen
@@ -51,12 +51,11 @@ class FaultProxy:
 
     @property
     def fault(self) -> Fault:
-        """What holds."""
         return self._conditions.fault
 
     @property
     def connections(self) -> int:
-        """Those that stand, held ones included."""
+        """Open connections, including held ones."""
         return len(self._running)
 
     async def __aenter__(self) -> FaultProxy:
@@ -73,7 +72,7 @@ class FaultProxy:
             await asyncio.wait(running)
 
     async def become(self, fault: Fault) -> None:
-        """From now on this fault holds, for connections that stand and for new ones."""
+        """Set the fault of open and new connections."""
         self._conditions.become(fault)
         if fault.mode in (Mode.RESET, Mode.REFUSE):
             self.reset()
@@ -83,12 +82,12 @@ class FaultProxy:
             await self._listen()
 
     def cut(self) -> None:
-        """Close every connection that stands, once; new ones are as good as before."""
+        """Close every open connection once."""
         for task in list(self._running):
             task.cancel()
 
     def reset(self) -> None:
-        """End every connection that stands with a reset, once."""
+        """Reset every open connection once."""
         for writer in list(self._writers):
             _abort(writer)
         self.cut()
@@ -112,7 +111,7 @@ class FaultProxy:
         task.add_done_callback(self._running.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its first byte to its end, whichever way that comes."""
+        """Carry one connection from its first byte to its end."""
         with contextlib.ExitStack() as leaving:
             leaving.callback(self._drop, writer)
             self._writers.add(writer)
@@ -145,7 +144,7 @@ class FaultProxy:
             await asyncio.gather(*both, return_exceptions=True)
 
     def _drop(self, writer: asyncio.StreamWriter) -> None:
-        """What was written still goes out, for a while; nobody waits for it."""
+        """Close in the background; written data may still leave for a while."""
         writer.close()
         asyncio.get_running_loop().call_later(FINISHING_S, self._forget, writer)
 
@@ -155,9 +154,8 @@ class FaultProxy:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """End it with a reset."""
     sock = writer.get_extra_info("socket")
-    if sock is not None:  # some loops have none any more for a connection that is gone
+    if sock is not None:  # some loops have no socket for a closed connection
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOTHING)
     writer.transport.abort()

@@ -1,7 +1,7 @@
-"""One direction of one connection: pieces taken from one side, held as the fault demands, given to the other.
+"""One direction of one connection: reads pieces, holds them as the fault requires, and writes them.
 
-What is on its way is bounded: a reader buffers at most `2 * READ_BYTES`, the line holds at most `LINE_PIECES` pieces
-of at most `PIECE_BYTES`, and a writer waits once `WRITE_BYTES` were not taken. Beyond that the sender is not read.
+Data in transit is bounded: a reader buffers at most `2 * READ_BYTES`, the queue holds at most `LINE_PIECES` pieces of
+`PIECE_BYTES`, and a writer waits at `WRITE_BYTES` unsent bytes. Beyond that the sender is not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PIECE_BYTES = 4096
 LINE_PIECES = 128
 READ_BYTES = 65_536
 WRITE_BYTES = 65_536
-RATE_STEP_S = 0.05  # a rate is kept in steps of this length, so that it flows rather than hops
+RATE_STEP_S = 0.05  # a rate is applied in steps of this length, so that data flows smoothly
 
 
 class Cut(Exception):
@@ -24,25 +24,25 @@ class Cut(Exception):
 
 
 class Conditions:
-    """The fault that holds, and waits that end when another one does."""
+    """The current fault, and waits that react to its changes."""
 
     def __init__(self, fault: Fault = HEALTHY) -> None:
         self.fault = fault
         self._changed = asyncio.Event()
 
     def become(self, fault: Fault) -> None:
-        """From now on this fault; whoever waits looks again."""
+        """Set the fault and wake the waiters."""
         self.fault = fault
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def moving(self) -> None:
-        """Until nothing is frozen."""
+        """Wait until nothing is frozen."""
         while self.fault.mode is Mode.FREEZE:
             await self._changed.wait()
 
     async def until(self, due: Callable[[Fault], float]) -> None:
-        """Until that time of the loop's clock has come, under whichever fault then holds, and nothing is frozen."""
+        """Wait for a time of the loop's clock, recomputed when the fault changes, and until nothing is frozen."""
         loop = asyncio.get_running_loop()
         while True:
             await self.moving()
@@ -60,7 +60,7 @@ class Conditions:
 
 
 class Wire:
-    """From `source` to `sink`. Only the wire that carries answers is cut by their length."""
+    """From `source` to `sink`. Only the answers' direction is cut by length."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Wire:
         self._given_bytes = 0
 
     async def run(self) -> None:
-        """Until the source has ended and its end was passed on. Raises `OSError` or `Cut`."""
+        """Run until the end of the source is passed on. Raises `OSError` or `Cut`."""
         taking = asyncio.create_task(self._take())
         try:
             await self._give()
@@ -97,7 +97,7 @@ class Wire:
             try:
                 data = await self._source.read(PIECE_BYTES)
             except OSError:
-                data = b""  # a side that was reset has nothing more to say
+                data = b""  # a reset counts as the end
             await self._line.put((loop.time(), self._chance.uniform(-1, 1), data))
 
     async def _give(self) -> None:
@@ -111,7 +111,7 @@ class Wire:
             await self._send(data)
 
     async def _send(self, data: bytes) -> None:
-        """Write all of it, in steps where the rate is bounded, and no more than a cut allows."""
+        """Write all, in steps if the rate is limited, up to a cut."""
         while data:
             fault = self._conditions.fault
             step = self._step(fault, len(data))
@@ -139,14 +139,14 @@ class Wire:
         return length
 
     def _room(self, fault: Fault) -> int | None:
-        """Bytes left before the cut; None: there will be none."""
+        """Bytes left before the cut; None if there is none."""
         if fault.cut_after_bytes is None or not self._counts_to_cut:
             return None
         return max(0, fault.cut_after_bytes - self._given_bytes)
 
 
 def _arrival(taken_at: float, draw: float) -> Callable[[Fault], float]:
-    """When a piece arrives; a line keeps its order, so a lucky piece may still wait for the one before."""
+    """When a piece arrives. Order is kept, so a piece may wait for the one before."""
     return lambda fault: taken_at + fault.latency_s + draw * fault.jitter_s
 
 

@@ -52,7 +52,7 @@ def test_an_ending_outside_the_closed_set_is_refused() -> None:
     ledger = Ledger()
     row = Row(0, "a", 0, 1000)
     ledger.enter(row)
-    with pytest.raises(RuntimeError, match="no ending"):
+    with pytest.raises(RuntimeError, match="not an ending"):
         ledger.close(row, "refused:mystery")
     assert ledger.open == 1
 

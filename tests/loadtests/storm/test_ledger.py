@@ -62,7 +62,7 @@ def test_a_thousand_invented_codes_are_counted_under_their_last() -> None:
 def test_a_second_without_an_event_is_a_second_all_the_same() -> None:
     books = Books()
     begun(books, "anna", 0.2)
-    books.heard(4.5, 7, 2)
+    books.router_state(4.5, 7, 2)
     series = books.series(6.1)
     assert [second.s for second in series] == list(range(7))
     assert (series[4].waiting, series[4].level, series[5].waiting) == (7, 2, None)

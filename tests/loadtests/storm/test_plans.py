@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadtests.load.arrivals import Ask, asks
 from loadtests.scenarios.model import Retries, Turn, find, load_raw, names, parse
 from loadtests.storm.scenarios import SCENARIOS, Button, Storm, failures, load
-from loadtests.storm.sliders import MOST_RATE_PER_S, MOST_SECONDS, slider, turned
+from loadtests.storm.sliders import MOST_RATE_PER_S, MOST_SECONDS, slider, slider_values
 from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
@@ -38,7 +38,7 @@ def corners(scenario: Button) -> list[dict[str, float]]:
 
 def test_the_same_wish_meets_the_same_people_at_every_capacity() -> None:
     burst = SCENARIOS["burst"]
-    storm, again = (burst.storm(turned(burst.sliders, {})) for _ in range(2))
+    storm, again = (burst.storm(slider_values(burst.sliders, {})) for _ in range(2))
     assert [(ask.at_s, ask.tenant.name) for ask in people(storm)] == [
         (ask.at_s, ask.tenant.name) for ask in people(again)
     ]
@@ -89,7 +89,7 @@ def test_a_scenario_says_what_it_does_and_what_to_look_at(scenario: Button):
 
 @every_scenario
 def test_sliders_at_rest_leave_the_file_as_it_is(scenario: Button) -> None:
-    rest, file = scenario.storm(turned(scenario.sliders, {})), Storm(scenario.file)
+    rest, file = scenario.storm(slider_values(scenario.sliders, {})), Storm(scenario.file)
     assert (rest.seconds, rest.chapters, rest.troubles) == (file.seconds, file.chapters, file.troubles)
     mine, files = rest.plan(20.0), file.plan(20.0)
     for turned_one, own in zip(mine.tenants, files.tenants, strict=True):
@@ -181,7 +181,7 @@ def test_a_wish_is_granted_within_the_sliders_or_refused(name: str, wish: dict[s
     scenario = SCENARIOS[name]
     wish = {**wish, "intensity": value}
     try:
-        values = turned(scenario.sliders, wish)
+        values = slider_values(scenario.sliders, wish)
     except BadInput:
         known = {slider.name: slider for slider in scenario.sliders}
         assert any(name not in known or not known[name].min <= wish[name] <= known[name].max for name in wish)
@@ -194,7 +194,7 @@ def test_a_wish_is_granted_within_the_sliders_or_refused(name: str, wish: dict[s
 @pytest.mark.parametrize("value", [0.5, 2, -1])
 def test_a_switch_is_on_or_off(value: float):
     with pytest.raises(BadInput, match="obey_hints"):
-        turned(SCENARIOS["retry_storm"].sliders, {"obey_hints": value})
+        slider_values(SCENARIOS["retry_storm"].sliders, {"obey_hints": value})
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def test_two_runs_stand_side_by_side_on_the_same_axes():
 
 def test_what_was_not_told_is_left_out_rather_than_drawn_as_zero():
     text = Reader(report(a_run(series=[]))).text
-    assert "How long is the line?" not in text
-    assert "not told" in Reader(report(EMPTY)).text
+    assert "How long is the queue?" not in text
+    assert "unknown" in Reader(report(EMPTY)).text
 
 
 def test_a_value_that_is_not_there_is_a_gap_in_its_line():

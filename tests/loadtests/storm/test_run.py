@@ -16,9 +16,9 @@ from loadtests.load import client, connection
 from loadtests.storm import run as running
 from loadtests.storm.config import StormSettings
 from loadtests.storm.ledger import Books
-from loadtests.storm.run import QUESTIONS, Run, Wish
+from loadtests.storm.run import QUESTIONS, Run, RunRequest
 from loadtests.storm.scenarios import SCENARIOS
-from loadtests.storm.sliders import turned
+from loadtests.storm.sliders import slider_values
 from services.contracts.storm import Run as RunTold
 from services.runtime.http import Exchange
 from services.runtime.log import Log
@@ -61,14 +61,14 @@ def played(
                 workers="http://127.0.0.1:1", **({"storm_capacity_rps": 20} | (limits or {})),
             )  # type: ignore[call-arg]  # fmt: skip
             button = SCENARIOS[scenario]
-            values = turned(button.sliders, {"seconds": 10, **sliders})
-            made = Run(Wish("a1", button, values, 0), settings, Log("storm", stream=io.BytesIO(), threaded=False))
+            values = slider_values(button.sliders, {"seconds": 10, **sliders})
+            made = Run(RunRequest("a1", button, values, 0), settings, Log("storm", stream=io.BytesIO(), threaded=False))
             playing = asyncio.ensure_future(made.play())
             if stop_after_s:
                 await asyncio.sleep(stop_after_s)
                 playing.cancel()
             await playing
-            return made.told()
+            return made.result()
 
     with mock.patch.object(client, "perf_counter", now), mock.patch.object(connection, "perf_counter", now):
         told = virtual.run(main)

@@ -40,7 +40,7 @@ def test_the_times_of_some_rows_are_told_together():
 
 def test_the_first_words_of_streams_are_books_of_their_own():
     ledger = Ledger()
-    ledger.heard("before", "people", 40)
+    ledger.first_token("before", "people", 40)
     assert ledger.first_words("before", "people").percentile_ms(0.5) == 40
     assert ledger.first_words("after", "people").count == 0
     assert ledger.total == 0

@@ -40,7 +40,7 @@ def test_a_line_tells_answers_from_all_else_and_their_times_are_answers_alone():
     run = a_run()
     for verdict, took_ms in ((SERVED, 100), (CUT, 300), (REFUSED, 2), (failed("500"), 7)):
         run.settle(PEOPLE, "chat stream", verdict, 101.0, took_ms)
-    run.ledger.heard("before", "people", 33)
+    run.ledger.first_token("before", "people", 33)
     (line,) = lines(run)
     assert (line.served, line.degraded, line.refused, line.failed, line.lost) == (2, 1, 1, 1, 0)
     assert (line.p50_ms, line.p95_ms, line.refused_p50_ms, line.first_p50_ms) == (100, 300, 2, 33)

@@ -216,7 +216,7 @@ def test_a_router_that_is_gone_is_counted_and_ends_nothing(tmp_path: Path):
             assert told["failed_by_code"] == {"no_connection": told["failed"]}
             assert told["sent"] - 10 < told["failed"] == told["sent"] - told["gone"]  # a few were about to connect
             page = await stand.client.get("/storm/report", params={"run": id})
-            assert "not told" in page.text
+            assert "unknown" in page.text
 
     run(main)
 
