@@ -33,7 +33,6 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """The value with its unit, and the extremes if there are any."""
         text = told(self.value, self.unit)
         if self.low is None or self.high is None:
             return text
@@ -58,12 +57,10 @@ class Figure:
 
 
 def at_most(name: str, value: float, target: float, unit: str = "", note: str = "") -> Figure:
-    """A figure that must not be above its target."""
     return Figure(name, value, unit, target, at_least=False, note=note)
 
 
 def at_least(name: str, value: float, target: float, unit: str = "", note: str = "") -> Figure:
-    """A figure that must not be below its target."""
     return Figure(name, value, unit, target, at_least=True, note=note)
 
 

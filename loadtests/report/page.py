@@ -16,7 +16,6 @@ def head(title: str, *, command: str, machine: str) -> str:
 
 
 def row(cells: Iterable[str]) -> str:
-    """One line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -33,7 +32,6 @@ def cells(figure: Figure) -> tuple[str, ...]:
 
 
 def figures_table(figures: Iterable[Figure]) -> Iterator[str]:
-    """A table with one row for each figure."""
     yield from table(FIGURES, map(cells, figures))
 
 
@@ -44,7 +42,6 @@ def parts_table(parts: Mapping[str, Sequence[Figure]], *, part: str = "Part") ->
 
 
 def parts_summary(parts: Mapping[str, Sequence[Figure]]) -> str:
-    """How many targets are held over all parts."""
     return summary(figure for some in parts.values() for figure in some)
 
 

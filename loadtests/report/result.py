@@ -46,7 +46,6 @@ class Result:
 
     @property
     def figures(self) -> list[Figure]:
-        """The figures of all parts."""
         return [figure for some in self.parts.values() for figure in some]
 
 

@@ -30,8 +30,6 @@ PNG_DPI = 160
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """The colours of one theme."""
-
     name: str
     paper: str
     ink: str
@@ -81,8 +79,6 @@ DASHES: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """How the line of one policy is drawn."""
-
     color: str
     width: float
     dash: Any
@@ -157,7 +153,6 @@ def save(draw: Callable[[Theme], Figure], stem: Path, *, png: Path | None = None
 
 
 def blank(height_in: float) -> Figure:
-    """An empty figure of the usual width."""
     figure = Figure(figsize=(WIDTH_IN, height_in))
     FigureCanvasAgg(figure)
     return figure
