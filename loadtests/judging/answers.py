@@ -21,8 +21,6 @@ from loadtests.judging.nonces import NONCE, right
 
 
 class Verdict(StrEnum):
-    """See the module."""
-
     RIGHT = "right"
     REFUSED = "refused"
     CUT = "cut"
@@ -57,7 +55,6 @@ class Wanted(NamedTuple):
     shortened: bool = False
 
     def is_text(self, text: str) -> bool:
-        """Whether a complete answer may have this text."""
         return text in self.texts or (self.shortened and bool(text) and self.begins(text))
 
     def begins(self, text: str) -> bool:
@@ -65,11 +62,9 @@ class Wanted(NamedTuple):
         return any(right_text.startswith(text) for right_text in self.texts)
 
     def is_finish(self, reason: str | None) -> bool:
-        """Whether a complete answer may have this finish reason."""
         return reason in (SHORTENED if self.shortened else FINISHED)
 
     def is_usage(self, usage: dict[str, int]) -> bool:
-        """Whether the token counts are possible."""
         return 0 < usage["completion_tokens"] <= self.max_tokens and usage["prompt_tokens"] > 0
 
 

@@ -21,12 +21,10 @@ def nonce(number: int) -> str:
 
 
 def prompt(nonce: str) -> str:
-    """The question."""
     return f"{PASSAGE}\n\nQuestion: {nonce}"
 
 
 def right(nonce: str) -> str:
-    """The one right answer."""
     return f"None of the passages in the prompt speaks of {nonce}."
 
 
