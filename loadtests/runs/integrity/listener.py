@@ -1,4 +1,4 @@
-"""Every request that ended, as an entry for the checker."""
+"""Collects every request that has ended, as an entry for the checker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_KEPT = 10
 
 
 class Listener:
-    """`hear` is `loadtests.load.client.Listen`. `wire`: these clients have one of their own before the router."""
+    """`hear` is `loadtests.load.client.Listen`. `wire`: these clients have a wire of their own before the router."""
 
     def __init__(self, *, wire: bool = False) -> None:
         self.entries: list[Entry] = []
@@ -24,7 +24,6 @@ class Listener:
         self._wire = wire
 
     def hear(self, row: Row, exchange: Exchange) -> None:
-        """It has ended."""
         verdict, id, answer = verdict_on(exchange), word_of(exchange), exchange.answer
         gave_up = exchange.failure == GAVE_UP
         self.verdicts[GAVE_UP if gave_up else verdict] += 1

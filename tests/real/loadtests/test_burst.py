@@ -83,7 +83,7 @@ async def play(made: Stand) -> Played:
     for each in beating:
         each.cancel()
     await made.router.process.stop()
-    book = logs.book(made.router.process.log)
+    book = logs.read_router_log(made.router.process.log)
     checked = Checker([], still.between).check(listener.entries, book, unasked=client.unasked)
     return Played(checked, listener.entries, ledger, measured.per_s, stops)
 
