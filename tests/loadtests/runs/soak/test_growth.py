@@ -65,7 +65,7 @@ def test_whatever_grows_beyond_its_bound_is_told(kind: str, most: float) -> None
     assert [figure.name for figure in soak.growth()["router"] if figure.held is False] == [name]
     page = markdown(result(soak), command="a test", machine="a machine")
     assert page.count("**missed**") == 1
-    assert "Not held: 1 of 4 lines grow beyond their bound" in page
+    assert "Not held: 1 of 4 figures grow beyond their limit" in page
 
 
 def test_a_store_may_open_a_few_more_files_and_no_more_than_that() -> None:
@@ -98,8 +98,8 @@ def test_a_wrong_answer_or_a_place_that_is_kept_does_not_hold_however_flat() -> 
 def test_a_short_soak_says_that_it_can_tell_nothing_of_growth() -> None:
     short = soaked({"memory_mb": 50.0}, minutes=2)
     assert held(short)
-    assert "too short to tell" in str(result(short).blocks[0])
-    assert "too short to tell" not in str(result(soaked({})).blocks[0])
+    assert "too short to judge growth" in str(result(short).blocks[0])
+    assert "too short to judge growth" not in str(result(soaked({})).blocks[0])
 
 
 def test_rounds_are_alike_and_the_questions_few() -> None:
