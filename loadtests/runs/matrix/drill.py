@@ -17,13 +17,13 @@ from loadtests.load.client import Client
 from loadtests.load.figures import Figures, Share, figures
 from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.report.progress import Say
 from loadtests.runs.matrix.asking import PASSAGES, Chats, Reply, question
 
 MOST_SECONDS = 45.0
 WARM_UP_PER_S = 5.0
 PATIENT_MS = 20_000.0
 
-Say = Callable[[str], None]
 Trouble = Callable[[Stand], Coroutine[Any, Any, Meter]]
 """What is done to the workers during a load. It returns the counters of workers that were killed."""
 

@@ -14,14 +14,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from loadtests.paths import ROOT
+from loadtests.report.progress import Say
 
 PINS = Path(__file__).with_name("pins")
 ENVIRONMENTS = ROOT / ".venv" / "peers"
 INSTALL_WITHIN_S = 600
 LAST_WORDS = 300
 STAMP = ".pins"  # written last: marks a complete installation
-
-Say = Callable[[str], None]
 
 
 def program(name: str) -> Callable[[], Path | None]:

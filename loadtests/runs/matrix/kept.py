@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from loadtests.paths import ROOT
+from loadtests.report.progress import Say
 from loadtests.runs.matrix.cell import Cell, Series
 from loadtests.runs.matrix.simulated import Simulated
 from loadtests.simulator.promises import Values
@@ -49,7 +50,7 @@ def read(path: Path) -> Series | None:
 class Kept:
     """The series and its file, which is replaced after every cell, so that a crash loses at most one."""
 
-    def __init__(self, path: Path, fresh: Series, say: Callable[[str], None], *, forget: bool = False) -> None:
+    def __init__(self, path: Path, fresh: Series, say: Say, *, forget: bool = False) -> None:
         self._path = path
         self.series = fresh
         if forget or not path.exists():

@@ -13,6 +13,7 @@ from loadtests.report.figure import told
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Row, Series
 from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject
+from loadtests.runs.matrix.targets import BASELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,6 @@ class Measure:
         return by > self.noise + self.noise_share * abs(self.of(ours))
 
 
-BASELINE = "baseline"
 MEASURES = (
     Measure("answers on time a second", "", lambda row: row.on_time_per_s, True, noise_share=0.03),
     Measure("goodput / capacity", "", lambda row: row.goodput, True, noise=0.03),

@@ -20,6 +20,7 @@ from loadtests.load import capacity
 from loadtests.load.capacity import Capacity
 from loadtests.paths import ROOT
 from loadtests.report.console import why
+from loadtests.report.progress import Say
 from loadtests.runs.matrix.cases import Case, deadlines
 from loadtests.runs.matrix.cell import Cell
 from loadtests.runs.matrix.drill import Drill
@@ -43,7 +44,6 @@ OVERHEAD_S = 4.0
 """Overhead of each load: the start of the subject, and the rest of a deadline."""
 SPARE_S = 180.0
 
-Say = Callable[[str], None]
 Keep = Callable[[Cell], None]
 Job = tuple[Case, Subject]
 Stands = Callable[[Case], AbstractAsyncContextManager[Stand]]

@@ -24,13 +24,12 @@ from loadtests.runs.people.page import result
 from loadtests.runs.people.playing import NotPlayed, Played, Wanted, play
 from loadtests.scenarios.people import load, names
 from loadtests.target import BEYOND, refusal
+from services.cli.config import METRICS_OFFSET
 
 NAME = "locust"
 KEPT = ROOT / "out" / "people"
 SERIES = "series.jsonl"
 HOST = "http://127.0.0.1:8000"
-METRICS_OFFSET = 1000
-"""Port offset of the router's metrics listener in `make up`."""
 BESIDE_S = 8.0
 """Time of a scenario beyond its own length: start, last answers."""
 
