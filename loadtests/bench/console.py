@@ -1,9 +1,7 @@
 """The cost of the console: journal entries in every request, one frame, and fifty viewers of a full router.
 
-a request's entries   the same records made with the journal and without: the difference of the best batches
-a frame               16 tenants with queued requests, 64 busy workers: made, and encoded
-fifty viewers         over sockets, of a router whose pool is full: the processor time of its process with viewers, less
-                      that without, as a share of one core; without other load, and while it rejects requests
+The entries are the difference of the best batches with the journal and without. A frame has 16 tenants with queued
+requests and 64 busy workers. The viewers are over sockets, without other load and while the router rejects requests.
 """
 
 from __future__ import annotations
@@ -58,8 +56,6 @@ SETTINGS = {
 
 
 class _NoUpstream:
-    """A worker that gets no requests."""
-
     def close(self) -> None:
         pass
 
@@ -83,8 +79,6 @@ def _request(number: int, now: float, of: str = "r") -> InferenceRequest:
 
 
 class _NoJournal(Journal):
-    """Keeps no entries."""
-
     def admitted(self, request: InferenceRequest) -> None:
         pass
 
@@ -153,7 +147,6 @@ Load = Callable[[Router, float], Awaitable[float]]
 
 
 async def _quiet(router: Router, seconds: float) -> float:
-    """Processor seconds a second of the router, without requests."""
     cpu_before_s, began = cpu_s(router.pid), time.perf_counter()
     await asyncio.sleep(seconds)
     return (cpu_s(router.pid) - cpu_before_s) / (time.perf_counter() - began)

@@ -2,8 +2,7 @@
 
 Weir's objects run on a virtual clock at ten times capacity, and each call is timed. The decision of a served request is
 its `admit`, the `next` that started it, its first token and its `finish`; that of a rejected one is its `admit`. Other
-programs only make it slower, so the best of several repetitions is reported; median and worst show the noise, and so
-does processor time.
+programs only make it slower, so the best repetition is reported; median, worst and processor time show the noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cost of the HTTP layer: CPU time a request of a service whose handlers do almost nothing.
 
-The router's own cost minus this is the cost of admission, retrieval and workers. It is user and system time of the
-server's process, so a busy machine changes it little. To compare two checkouts, run it in each of them in turn.
+User and system time of the server's process. The router's own cost minus this is that of admission, retrieval and
+workers. To compare two checkouts, run it in each of them in turn.
 
 Run: python -m loadtests.bench edge      the measured process is `python -m loadtests.bench.edge PORT`
 """

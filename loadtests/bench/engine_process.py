@@ -1,8 +1,7 @@
 """The cost of an engine in its own process: the round trip of a step.
 
-The same engine is stepped in this process and in another, in turns, so that other load on the machine affects both
-alike. The engine is simulated, and its steps take only the time of its code; the benchmark `batching` does the same
-with a model.
+The same simulated engine is stepped in this process and in another, in turns, so that other load on the machine affects
+both alike. The benchmark `batching` does the same with a model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The limits of the open-loop generator on one core, which must not limit a load test.
 
-The generator has one core to itself, and a stub on the other answers at once. The figures are the requests sent in a
-second of a core's processor time, and the share sent more than 20 ms late, which invalidates a run. Processor time
-changes little with other load on the machine.
+The figures are the requests sent in a second of a core's processor time, before a stub on the other core, and the share
+sent more than 20 ms late, which invalidates a run.
 """
 
 from __future__ import annotations

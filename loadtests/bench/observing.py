@@ -1,8 +1,4 @@
-"""The cost of observation in the router: metrics, log, journal, traces, and ways to scrape it.
-
-Routers with different observation run before one stub, share a core and take turns. The cost of a request is the
-processor time of the router's process, all threads included; other load on the machine changes it little.
-"""
+"""The cost of observation in the router: metrics, log, journal, traces, and ways to scrape it. See `METHOD`."""
 
 from __future__ import annotations
 
@@ -129,7 +125,6 @@ async def measure(options: Options, say: Say) -> Result:
 
 
 async def _observed(options: Options, say: Say) -> dict[str, Costs]:
-    """The costs of a request in each variant."""
     async with AsyncExitStack() as stack:
         stack.enter_context(pinned(cores()[1]))
         stub_port, collector = [await stack.enter_async_context(stub()) for _ in range(2)]  # a stub accepts all traces
@@ -152,7 +147,6 @@ async def _observed(options: Options, say: Say) -> dict[str, Costs]:
 
 
 def compared(costs: Mapping[str, Costs]) -> list[Figure]:
-    """The throughput of each variant as a share of the first one's."""
     (first, alone), *others = costs.items()
     figures = [Figure(f"observed: {first}", alone.undisturbed, "us of CPU a request", note=_wall(alone))]
     for name, cost in others:
@@ -168,7 +162,6 @@ def _wall(cost: Costs) -> str:
 
 
 async def _scraped(options: Options, say: Say) -> tuple[dict[str, Costs], dict[str, list[Quantiles]]]:
-    """The costs of a request and the latencies, for each way to scrape."""
     costs = {name: Costs() for name in MOODS}
     waits: dict[str, list[Quantiles]] = {name: [] for name in MOODS}
     rounds = max(2, options.rounds // 8)

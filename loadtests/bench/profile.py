@@ -1,8 +1,7 @@
 """Where the router's time goes: py-spy samples of a saturated router, summed by purpose.
 
 A sample counts for the innermost frame that is not a library's helper: `json` called by `strictjson` is parsing. py-spy
-sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's C code for
-`event loop`. It needs the permission to trace processes (root, or kernel.yama.ptrace_scope=0).
+needs the permission to trace processes (root, or kernel.yama.ptrace_scope=0).
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ reading, timers.
 
 
 def area(stack: list[str]) -> str:
-    """The purpose of the innermost known frame."""
     for frame in reversed(stack):
         for part, name in AREAS.items():
             if part in frame and ROOT not in frame:
@@ -86,7 +84,6 @@ async def measure(say: Say) -> Result:
 
 
 async def _sampled(router: Router, kind: str) -> str:
-    """py-spy's raw stacks of a router under this load."""
     held = await hold(router.port, [chat(router.port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
     request = chat(router.port, stream=kind == "streams")
     load = asyncio.create_task(closed_loop(router.port, request, CONNECTIONS, SECONDS + 3))

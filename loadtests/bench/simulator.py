@@ -1,7 +1,6 @@
 """Requests that the simulator processes for a policy in a second of one core, at ten times capacity.
 
-It is processor time, so other load on the machine changes it little. Everything is on: ledger, histograms, fairness,
-predictions. The capacity is measured before and does not count.
+Processor time, with ledger, histograms, fairness and predictions. Measuring the capacity does not count.
 """
 
 from __future__ import annotations

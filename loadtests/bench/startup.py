@@ -1,7 +1,6 @@
 """`weir up` with an empty DATA_DIR and a second time, with every package installed; and a worker's idle memory.
 
-Seconds count from the start of the command. "With its corpus": the project's documents are ingested; at the second
-start they already are.
+Seconds count from the start of the command. "With its corpus": the project's documents have been ingested.
 """
 
 from __future__ import annotations

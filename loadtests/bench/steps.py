@@ -49,7 +49,6 @@ def by_area(of_file: Mapping[str, float]) -> dict[str, float]:
 
 
 def result(whole: Mapping[str, Mapping[str, float]], silent: Mapping[str, float]) -> Result:
-    """The counts as a page. `whole`: steps by kind and file; `silent`: by kind, without observation."""
     total = {kind: sum(of_file.values()) for kind, of_file in whole.items()}
     areas = {kind: by_area(of_file) for kind, of_file in whole.items()}
     names = sorted(

@@ -60,7 +60,6 @@ class Tenant:
         await self._connection.copy_records_to_table(table, columns=VECTOR, records=records)
 
     def _places(self, count: int, first: int) -> list[tuple[str, int]]:
-        """(document id, ordinal) of each chunk."""
         each = self._chunks_each
         return [(f"d{number // each:06d}", number % each) for number in range(first, first + count)]
 

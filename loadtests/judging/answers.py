@@ -58,7 +58,6 @@ class Wanted(NamedTuple):
         return text in self.texts or (self.shortened and bool(text) and self.begins(text))
 
     def begins(self, text: str) -> bool:
-        """Whether a right answer starts with this text."""
         return any(right_text.startswith(text) for right_text in self.texts)
 
     def is_finish(self, reason: str | None) -> bool:
@@ -105,8 +104,6 @@ def _whole(heard: Heard, wanted: Wanted) -> Verdict:
 
 
 class _Content:
-    """What the events of a stream add up to."""
-
     def __init__(self) -> None:
         self.text = ""
         self.finish: str | None = None

@@ -10,10 +10,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value. Without a target it is for the record.
-
-    `low` and `high` are the extremes of repeated runs. The unit `%` marks a share: 0.5 is shown as 50.00 %.
-    """
+    """One value. `low` and `high`: extremes of repeated runs. The unit `%` marks a share: 0.5 is shown as 50.00 %."""
 
     name: str
     value: float
@@ -79,8 +76,6 @@ def number(value: float) -> str:
 
 
 class Judged(Protocol):
-    """An object with a verdict; `held` is None without a target."""
-
     @property
     def held(self) -> bool | None: ...
 

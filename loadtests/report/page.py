@@ -11,7 +11,6 @@ FIGURES = ("Figure", "Value:", "Target:", "", "Note")
 
 
 def head(title: str, *, command: str, machine: str) -> str:
-    """The title, and the line that names the command and the machine."""
     return f"# {title}\n\nWritten by `{command}`, on {machine}.\n"
 
 

@@ -4,8 +4,7 @@ Weir's blue differs from the muted tints of the baselines for every kind of colo
 Tol). Each baseline also has its own dash, so no line is identified by colour alone. Lines are labelled at their ends
 instead of in a legend.
 
-Themes: `light` and `dark`. The same run gives the same bytes: SVG ids are hashed from a fixed salt, and no date is
-written.
+The same run gives the same bytes: SVG ids are hashed from a fixed salt, and no date is written.
 """
 
 from __future__ import annotations

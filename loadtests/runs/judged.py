@@ -59,7 +59,6 @@ def publish(result: Result, name: str, *, command: str, machine: str, folder: Pa
 
 
 def lines(result: Result) -> Iterator[str]:
-    """A result for the terminal: every figure, then the verdict."""
     for part, figures in result.parts.items():
         yield f"\n{part}"
         for figure in figures:

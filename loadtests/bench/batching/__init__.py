@@ -5,5 +5,5 @@
     cancel      how soon a slot is free, and that nothing is computed for clients that have left
     border      the cost of the worker's loop and of the engine's own process
 
-Only `subject` knows torch, devices and number formats. These are not tests: machines differ.
+Only `subject` knows torch, devices and number formats.
 """

@@ -1,8 +1,7 @@
 """The gain and the cost of batching on real models: runs every part, and makes the page.
 
 On a CPU the models have 5 and 30 million parameters, and a million for the cancels; on a GPU a billion, in bfloat16. An
-answer that batching changed is an error that ends the process. Parts that need torch, an optional extra, are imported
-when they are measured.
+answer that batching changed ends the process. Modules that need torch, an optional extra, are imported late.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ def _measured(options: Options, device: Any, say: Say) -> Iterator[tuple[Section
 
 
 def result(sections: Sequence[Section], seen: Occupancy | None, *, on: str = "") -> Result:
-    """The sections as a page; with a picture if throughput was measured."""
     parts = {section.title: section.figures for section in sections}
     blocks: list[Block] = [parts_summary(parts), parts_table(parts)]
     if seen is not None:
@@ -134,7 +132,6 @@ def _area(axes: Axes, title: str, steps: Steps, color: str, theme: Theme) -> Non
 
 
 def outline(steps: Steps) -> tuple[list[float], list[int]]:
-    """Edges and heights of the steps, with equal neighbours merged."""
     ends, counts = [0.0], []
     for (end, count), after in zip(steps, [*(count for _, count in steps[1:]), None], strict=True):
         if count != after:

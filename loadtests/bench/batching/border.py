@@ -45,7 +45,6 @@ async def _measured(subject: Subject, rounds: int, say: Say) -> Section:
 
 
 async def _compared(here: Engine, there: EngineProcess, count: int) -> Compared:
-    """The cost of a step with `count` decoding sequences."""
     tokens = TURNS * STEPS + 2 * SLOTS + 64
     requests = [asking(f"{count}-{place}", WORDS, tokens) for place in range(count)]
     return await in_turns(here, there, requests, turns=TURNS, steps=STEPS)

@@ -93,7 +93,6 @@ async def _ask(loop: EngineLoop, id: str) -> Job:
 
 
 async def _leave(loop: EngineLoop, watched: Watched, job: Job, seen: Seen) -> None:
-    """Cancel it, and wait until the next request has its slot."""
     ran, begun, admitted = job.started_at is not None, watched.begun, len(watched.admitted)
     seen.at[_point(job)] += 1
     left_at = asyncio.get_running_loop().time()

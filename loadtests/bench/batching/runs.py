@@ -39,8 +39,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A repeatable way to answer a load."""
-
     name: str
     answer: Callable[[list[Ask]], Run]
 
@@ -84,7 +82,6 @@ def _batches(asked: list[Ask], slots: int) -> list[list[Ask]]:
 
 
 def _padded_tokens(batch: list[Ask]) -> int:
-    """Every row is as long as the longest prompt plus the longest answer."""
     return len(batch) * (max(len(ask.prompt) for ask in batch) + max(ask.length for ask in batch))
 
 

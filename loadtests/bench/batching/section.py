@@ -28,7 +28,6 @@ class Section:
 
 
 def numbers_table(head: Row, rows: Sequence[Row]) -> Iterator[str]:
-    """A table with a first column of text and columns of numbers."""
     first, *others = head
     return table((first, *(f"{name}:" for name in others)), rows)
 

@@ -36,8 +36,6 @@ class Occupancy:
 
 
 class Ways:
-    """The ways to answer a load, and their engines: one for each number of slots, around the same model."""
-
     def __init__(self, subject: Subject, asked: list[Ask], more_slots: Sequence[int]) -> None:
         context_tokens = max(256, max(len(ask.prompt) + ask.length for ask in asked))
         engine = subject.engine(slots=SLOTS, context_tokens=context_tokens)
@@ -109,8 +107,7 @@ def alternated(ways: list[Way], asked: list[Ask], rounds: int, say: Say) -> dict
 
 
 def check(subject: Subject, asked: list[Ask], runs: dict[str, list[Run]], alone: Run) -> None:
-    """Raises AssertionError if batching changed an answer except at a tie, where another order of sums rounds
-    differently. Half precision is not checked."""
+    """Raises AssertionError if batching changed a float32 answer, except at a tie, where the order of sums decides."""
     for name, several in runs.items():
         for run in several:
             for ask, ours, theirs in zip(asked, run.tokens, alone.tokens, strict=True):
@@ -168,7 +165,6 @@ def _ratios(ways: Ways, runs: dict[str, list[Run]], requests: int, target: float
 
 
 def _ratio(name: str, ours: list[Run], theirs: list[Run], target: float | None = None) -> Figure:
-    """The ratio of useful tokens a second at the same load, round by round."""
     wall = [b.spent.wall_s / a.spent.wall_s for a, b in zip(ours, theirs, strict=True)]
     cpu = statistics.median(b.spent.cpu_s / a.spent.cpu_s for a, b in zip(ours, theirs, strict=True))
     note = f"by processor time {number(cpu)}"

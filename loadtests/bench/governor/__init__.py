@@ -4,6 +4,5 @@
     burst   more clients than slots: how soon the others are refused, and that all of them are served in the end
     speed   pings and uploads a second on one core
 
-The wire format and its idea are heptamini's (github.com/newssourcecrawler/heptamini). These are not tests: machines
-differ.
+The wire format and its idea are heptamini's (github.com/newssourcecrawler/heptamini).
 """

@@ -96,7 +96,6 @@ def result(parts: dict[str, list[Figure]], notes: Sequence[str], bursts: Sequenc
 
 
 def _drawn(once: Burst, again: Burst, theme: Theme) -> Drawing:
-    """The jobs that run and have run, and the clients asked to retry, from /metrics."""
     from loadtests.report.style import SMALL_PT, headline, sheet
 
     figure, (left,) = sheet(1, left=0.07, right=0.47)

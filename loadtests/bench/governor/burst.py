@@ -21,8 +21,6 @@ COUNTED = ("heptamini_backend_inflight", "heptamini_executed_total", "heptamini_
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The metrics at a time in seconds after the clients started."""
-
     at_s: float
     inflight: int
     executed: int
@@ -125,7 +123,6 @@ def figures(once: Burst, *others: Burst) -> Iterator[Figure]:
 
 
 def timeline(states: Sequence[State], rows: int = ROWS) -> list[str]:
-    """The changes of the state as lines of text, evenly thinned out to `rows`."""
     changes = [states[0]] if states else []
     for state in states[1:]:
         last = changes[-1]

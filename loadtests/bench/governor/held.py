@@ -23,7 +23,6 @@ OVERHEAD_MB = 16
 
 
 async def measure(connections: int) -> tuple[list[Figure], list[str]]:
-    """The figures, and notes on missing ones."""
     figures, notes = [], []
     allowed = _raise_descriptor_limit()
     if allowed < connections + SPARE_DESCRIPTORS:

@@ -44,8 +44,6 @@ LOADS = (
 
 
 class Client(asyncio.Protocol):
-    """Repeats the steps until it is stopping, and counts the rounds."""
-
     def __init__(self, load: Load) -> None:
         self._load = load
         self._at = 0

@@ -97,7 +97,6 @@ def _row(line: Line, figure: Figure) -> tuple[str, ...]:
 
 
 def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
-    """From the median to the 99th percentile, against the budget."""
     from loadtests.report.style import SMALL_PT, headline, sheet
 
     figure, (axes,) = sheet(1, left=0.27, right=0.97)

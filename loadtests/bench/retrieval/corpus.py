@@ -1,7 +1,6 @@
 """A tenant of any size: generated vectors, and texts of a few common and many rare words.
 
-The vectors lie in clusters, like those of real texts. They are stored under the name of the embedder that will look
-them up.
+The vectors lie in clusters, like those of real texts, and are stored under the name of the real embedder.
 """
 
 from __future__ import annotations

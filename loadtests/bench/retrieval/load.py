@@ -60,8 +60,6 @@ class Reply(Answer):
 
 
 class Questions:
-    """The requests: known questions in turn, and new ones."""
-
     def __init__(self, port: int, known: Sequence[str], new: Iterator[str], budget_ms: float) -> None:
         self._port = port
         self._new = new
@@ -110,7 +108,6 @@ class Seen:
 
     @property
     def why(self) -> str:
-        """The shares of the reasons for answers that were not fresh."""
         return ", ".join(f"{reason} {count / self.asked:.1%}" for reason, count in self.reasons.most_common())
 
 

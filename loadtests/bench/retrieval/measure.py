@@ -74,7 +74,6 @@ def source_of(body: bytes) -> str:
 
 
 def figures(lines: Sequence[Line]) -> list[Figure]:
-    """The p99 of each condition; the mix of sources is its note."""
     return [_in_time(f"p99 with {line.condition}", line.seen) for line in lines]
 
 
@@ -83,7 +82,6 @@ def _in_time(name: str, seen: Seen) -> Figure:
 
 
 def note(seen: Seen) -> str:
-    """The sources, and what went wrong."""
     parts = [f"p50 {seen.quantile_ms(0.5):.0f} ms; {seen.mix}"]
     if seen.unanswered:
         parts.append(f"{seen.unanswered} of {seen.asked} were not answered")

@@ -1,8 +1,4 @@
-"""Ranking by vectors, by words, and by both: what is found, and the cost of the words.
-
-For each question about Weir's documents, the rank of the first passage that answers it counts: the mean of its
-reciprocal (MRR@10), and the share of questions with a rank among the first five (recall@5).
-"""
+"""Ranking by vectors, by words, and by both: MRR@10, recall@5, and the cost of the words. See `METHOD`."""
 
 from __future__ import annotations
 
@@ -104,7 +100,6 @@ class Places:
 
     @property
     def recall(self) -> float:
-        """The share of questions with an answer among the first five."""
         return sum(0 < place <= FIRST for place in self.places) / len(self.places)
 
 
@@ -142,7 +137,6 @@ def documents(model: MiniLM) -> dict[str, list[str]]:
 
 
 async def measure(options: Options, say: Say) -> Result:
-    """Rank all questions in each way, then measure the cost of searches."""
     embedder, questions = Embedder(), read()
     corpus = documents(embedder.model)
     async with database() as (url, connection):

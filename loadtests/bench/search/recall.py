@@ -99,7 +99,6 @@ class Run:
         self._say = say
 
     async def by_share(self) -> None:
-        """Measure one tenant alone, then three small ones beside it."""
         for graph in GRAPHS.values():
             await self._connection.execute(f"DROP INDEX IF EXISTS {graph}")
         await self._connection.execute("TRUNCATE corpora, documents, chunks, vectors, full_vectors CASCADE")

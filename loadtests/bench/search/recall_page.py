@@ -158,7 +158,6 @@ def _cost(graph: Graph) -> tuple[str, ...]:
 
 
 def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
-    """The last of the two kinds of data; a line for each search."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     from loadtests.report.style import SMALL_PT, headline, sheet

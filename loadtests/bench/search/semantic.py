@@ -1,8 +1,6 @@
 """The error rate of a semantic cache, and the cost of a lookup: each question is looked up among the first ones.
 
-A question that is kept word for word is excluded from its own lookup, since the exact cache would have answered it. The
-probability of a wrong hit is judged by its upper confidence limit (Clopper and Pearson, one-sided, 95 %), not by the
-observed share: 0 of 254 still allows 1.2 %.
+A question that is kept word for word is excluded from its own lookup, since the exact cache would have answered it.
 """
 
 from __future__ import annotations
@@ -85,8 +83,6 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Point:
-    """Counts of lookups at one threshold."""
-
     threshold: float
     paraphrases: int
     near_misses: int
@@ -126,7 +122,6 @@ def read() -> list[Group]:
 
 
 def look_up(groups: Sequence[Group], embed: Callable[[Sequence[str]], Floats]) -> list[Lookup]:
-    """Looks up every paraphrase and near miss in a cache with the first question of each group."""
     kept = embed([group.asked for group in groups])
     found = []
     for number, group in enumerate(groups):
@@ -164,7 +159,7 @@ def chosen(points: Sequence[Point]) -> Point | None:
 
 
 def upper_bound(wrong: int, of: int, confidence: float = CONFIDENCE) -> float:
-    """The largest rate at which `wrong` or fewer of `of` still have a probability of 1 - confidence."""
+    """The one-sided upper confidence limit of the rate (Clopper and Pearson); 0 of 254 still allows 1.2 % at 95 %."""
     if wrong >= of:
         return 1.0
     low, high = wrong / of, 1.0
@@ -175,7 +170,6 @@ def upper_bound(wrong: int, of: int, confidence: float = CONFIDENCE) -> float:
 
 
 def _at_most(wrong: int, of: int, rate: float) -> float:
-    """The probability of at most `wrong` successes in `of` trials."""
     return math.fsum(
         math.exp(
             math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1)
@@ -213,10 +207,7 @@ def lookup_us(entries: int) -> float:
 
 
 async def redis_us() -> dict[str, float]:
-    """The client's processor time that a cache shared by replicas would add; empty without Valkey.
-
-    Without vector search in Valkey a lookup would fetch all vectors of the tenant; with it, it is one round trip.
-    """
+    """The client's processor time of a shared cache: a round trip, or fetching all vectors. Empty without Valkey."""
     if program() is None:
         return {}
     number = SIZES[0]
@@ -259,7 +250,6 @@ def verdict(best: Point | None) -> str:
 
 
 def result(points: Sequence[Point], found: Sequence[Lookup], costs_us: Mapping[str, float], *, on: str = "") -> Result:
-    """The results as a page; the costs have no target."""
     rates = (
         "threshold:", "paraphrases found:", "wrong hits:", "of all lookups:",
         f"with {CONFIDENCE:.0%} confidence at most:"

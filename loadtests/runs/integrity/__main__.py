@@ -1,8 +1,7 @@
 """`python -m loadtests.runs.integrity [--requests N] [--faults N] [--out FOLDER]`: faults in every part, all judged.
 
-The page is written for a run of at least the default sizes, or wherever `--out` says. An interrupted run resumes if it
-is started with the same options on the same commit. Exit status: 0; 1 if a breach was found; 2 if the run could not be
-made.
+The page is written for a run of at least the default sizes, or wherever `--out` says. An interrupted run resumes with
+the same options on the same commit. Exit status: 0; 1 if a breach was found; 2 if the run could not be made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How each request ended, and whether a known fault explains it.
 
 A request may be rejected, and its connection may break while the router or the client's own wire is broken. It may not
-stay without an end, be answered twice, get another's answer, or exceed its deadline. The rules are those of the world
-(`loadtests.judging.rules`); this module adds what faults and stalls of the machine excuse. It uses no socket, clock or
-process.
+stay without an end, be answered twice, get another's answer, or exceed its deadline. The rules are those of
+`loadtests.judging.rules`; this module adds what faults and stalls of the machine excuse.
 """
 
 from __future__ import annotations
@@ -246,10 +245,7 @@ class Checker:
                 yield Broken(one.id, f"{one} was answered by {name}, whose log has no such request")
 
     def _failed_by_kills(self, entries: Sequence[Entry]) -> Iterator[Broken]:
-        """Failures before the first token that a kill caused: the one retry should have hidden them.
-
-        A deadline that passed while the machine stalled is excused.
-        """
+        """Failures before the first token after a kill, except for deadlines that passed in a stall of the machine."""
         for entry in entries:
             seen = entry.seen
             failed = seen.verdict is Verdict.REFUSED and seen.status in FAILED

@@ -13,8 +13,6 @@ from random import Random
 
 
 class What(StrEnum):
-    """A fault: two of processes, five of the wire before them."""
-
     KILL = "kill -9"
     FREEZE = "SIGSTOP, SIGCONT"
     RESET = "connections reset"

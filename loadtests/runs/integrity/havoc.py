@@ -48,7 +48,6 @@ class Span:
 
 
 def trouble_of(span: Span) -> Trouble:
-    """What a fault of the router, the clients' wire or a worker means to clients."""
     what, wire = span.card.what, span.card.part == deck.CLIENTS
     return Trouble(
         span.from_s,
@@ -104,8 +103,7 @@ class Havoc:
                 group.create_task(self._one(card, part))
 
     async def _until_whole(self) -> None:
-        """Wait until the previous fault is over and the router misses no component, the latter at most
-        WHOLE_AGAIN_WITHIN_S."""
+        """Wait for the end of the previous fault, and up to WHOLE_AGAIN_WITHIN_S for all components."""
         while self.down:  # noqa: ASYNC110  the end of a fault sets no event
             await asyncio.sleep(LOOK_EVERY_S)
         with contextlib.suppress(StandError):
@@ -124,7 +122,6 @@ class Havoc:
                 await asyncio.sleep(LOOK_EVERY_S)
 
     def _free(self, card: Card) -> str:
-        """The name of the part that the card is for; empty if that part has a fault already."""
         if card.part == deck.WORKER:
             names = [server.process.name for server in self.stack.workers if server.process.name not in self.down]
             return self.chance.choice(names) if names else ""

@@ -90,7 +90,6 @@ def _whole(seen: bytes) -> bool:
 
 
 def request(id: str, stage: str, *, stream: bool) -> bytes:
-    """The bytes of a request that are sent up to the stage."""
     tenant = ASK if stage == "retrieval" else CHAT
     asked = {"query": stage} if tenant == ASK else {"messages": [{"role": "user", "content": f"{stage}: {id}"}]}
     body = json.dumps({**asked, "max_tokens": MAX_TOKENS, "stream": stream}).encode()
@@ -249,5 +248,4 @@ def _milliseconds(stamp: str) -> int:
 
 
 def _quantile(values: Sequence[float], q: float) -> float:
-    """NaN without values, which holds no target."""
     return quantile(sorted(values), q) if values else nan

@@ -61,7 +61,6 @@ class Part:
 
     @property
     def takes_s(self) -> float:
-        """The estimated duration, with the start of its stack."""
         return self.seconds + START_S
 
 

@@ -93,7 +93,6 @@ class Asking:
 
     @property
     def unasked(self) -> int:
-        """Answers without a waiting request."""
         return sum(client.unasked for client in self._clients)
 
     @property
@@ -101,7 +100,6 @@ class Asking:
         return sum((listener.verdicts for listener in self._listeners), Counter())
 
     def body_of(self, id: str) -> bytes:
-        """The kept bytes of a wrong answer."""
         return next((listener.bodies[id] for listener in self._listeners if id in listener.bodies), b"")
 
 

@@ -91,10 +91,7 @@ def word_of(exchange: Exchange) -> str:
 
 
 def verdict_on(exchange: Exchange) -> Verdict:
-    """The verdict on an answer. `/ask` has two right ones: with passages, and without.
-
-    Raises RuntimeError if the bytes of the answer were not kept.
-    """
+    """The verdict on an answer; `/ask` has two right ones. Raises RuntimeError if its bytes were not kept."""
     answer, word = exchange.answer, word_of(exchange)
     if not isinstance(answer, Kept):
         raise RuntimeError(f"{answer!r} was not kept")

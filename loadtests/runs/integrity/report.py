@@ -83,7 +83,6 @@ def _done(played: Played) -> Iterator[str]:
 
 
 def _stages(played: Played) -> Iterator[Block]:
-    """How soon slots were free, by the stage at which their clients left."""
     for done in played.done:
         if done.kind == Kind.LEAVERS.value:
             p99 = {stage: done.values.get(f"p99: {stage}") for stage in STAGES}

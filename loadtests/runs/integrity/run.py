@@ -96,10 +96,7 @@ class Played:
 
 
 async def run(sizes: Sizes, record: Record, say: Say) -> Played:
-    """Play the parts that the record does not have.
-
-    Raises StandError if a stack cannot be set up, or a component does not come back.
-    """
+    """Play the parts that the record does not have. Raises StandError if a component does not start or come back."""
     parts = parts_of(sizes)
     found = {row["part"]: read(row) for row in record.rows}
     for part in parts:

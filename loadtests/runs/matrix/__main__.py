@@ -1,9 +1,8 @@
 """`python -m loadtests.runs.matrix [SCENARIO...] [--against SUBJECT,...] [--url URL] [--quick] [--fresh]`
 
 Plays scenarios on real processes with every subject that this machine has or can install. Without a name, all scenarios
-of the published page are played: results of an earlier run on the same code are kept, and the page is written when it
-is complete, or wherever `--out` says. Exit status: 0, also with missed targets; 1 if something could not be played; 2
-if the command is wrong.
+of the published page are played; results of an earlier run on the same code are kept. The page is written when it is
+complete. Exit status: 0, also with missed targets; 1 if something could not be played; 2 if the command is wrong.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ def _list() -> None:
 
 
 def _named(against: str) -> list[Subject]:
-    """The subjects by name. Raises LabError for an unknown one."""
     names = [name.strip() for name in against.split(",") if name.strip()]
     known = {subject.name: subject for subject in SUBJECTS}
     for name in names:

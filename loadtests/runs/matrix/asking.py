@@ -3,8 +3,7 @@
 A chat completion as the OpenAI client sends it, with the deadline under each name that a gateway reads: Weir's, and
 LiteLLM's `x-litellm-timeout` in seconds. The tenant is in the key and in `x-tenant`.
 
-If tenants ask about documents, one question in five repeats one of a few, and all others are new, so that a cache
-answers some.
+If tenants ask about documents, every fifth question is one of twenty known ones, and all others are new.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Chats:
         return (b"%06x" % (number % NUMBERS)).join(self._pieces(ask.tenant, ask.prompt_tokens, ask.answer_tokens))
 
     def _make(self, tenant: Tenant, prompt_tokens: int, answer_tokens: int) -> tuple[bytes, ...]:
-        """The request, split where its number is inserted."""
         content = {
             "model": MODEL,
             "messages": [{"role": "user", "content": NUMBER + " water" * (prompt_tokens - 1)}],

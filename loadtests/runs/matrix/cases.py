@@ -87,10 +87,7 @@ def case(name: str, changes: Changes | None = None) -> Case:
 
 
 def deadlines(tenants: tuple[Tenant, ...], shape: Shape) -> Deadlines:
-    """The deadlines for which a gateway is tuned by hand.
-
-    The shortest one leaves time for a typical answer; a tenant with longer answers has that much less time to wait.
-    """
+    """The deadlines for tuning a gateway by hand; the shortest leaves a longer answer as much less time to wait."""
     usual_ms = 1000 * shape.service_s
     longer = {tenant.name: tenant.answer_tokens.median * shape.step_ms - usual_ms for tenant in tenants}
     return Deadlines(

@@ -133,6 +133,5 @@ class Series(msgspec.Struct):
         return None if found is None or found.fault else found
 
     def row(self, scenario: str, subject: str, window: str | None = None) -> Row | None:
-        """A table row: of the whole run, or of one of its windows."""
         found = self.cell(scenario, subject)
         return None if found is None else next((row for row in found.rows if row.name == (window or scenario)), None)

@@ -61,7 +61,6 @@ class Drill:
         return Client(plan, url, requests=requests, answer=Reply)
 
     async def warm_up(self, tenant: str, seconds: float) -> None:
-        """Send a few requests that do not count."""
         if seconds > 0:
             few = Tenant(tenant, (Step(0, WARM_UP_PER_S),), arrivals="paced", deadline_ms=PATIENT_MS)
             await self.client(Plan(seconds, (few,), warmup_s=0, cooldown_s=0)).run()

@@ -55,7 +55,6 @@ def _server(name: str, url: str, folder: Path) -> Server:
 
 
 def _listening(port: int) -> int:
-    """The id of the process that listens on the port. Raises StandError if it is not visible."""
     for connection in psutil.net_connections("tcp"):
         listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
         if listens and connection.pid:

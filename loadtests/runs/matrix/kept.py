@@ -24,10 +24,7 @@ PARTS = ("cells", "simulated", "promised")
 
 
 def code(root: Path = ROOT) -> str:
-    """A digest of the files in services and loadtests, as they are on disk.
-
-    It covers their bytes, committed or not. Documents (`.md`) and everything outside these folders do not count.
-    """
+    """A digest of the files in services and loadtests as they are on disk, without documents (`.md`)."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in WHAT_COUNTS for path in (root / folder).rglob("*") if _counts(path)):
         content = path.read_bytes()

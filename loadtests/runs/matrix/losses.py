@@ -1,7 +1,6 @@
 """Every figure in which another subject before the same workers was better than Weir, by more than noise.
 
-They are found by comparison, not selected. Each has the other's goodput: a subject that answers almost nothing is
-easily fast.
+Each has the other's goodput, since a subject that answers almost nothing is easily fast.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ def _of_rows(title: str, ours: Row, theirs: Row, subject: Subject) -> Iterator[L
 
 
 def _processor(series: Series, case: Case) -> Iterator[Loss]:
-    """The gateway's processor time for each request, compared with other programs only."""
     ours = series.cell(case.name, WEIR.name)
     for subject in SUBJECTS:
         theirs = None if subject.is_router else series.cell(case.name, subject.name)

@@ -107,7 +107,6 @@ def _over_time(name: str, what: str) -> Paint:
 
 
 def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
-    """The p50, p95 and p99 of the admitted, for each scenario and subject."""
     names = [name for name in SPREADS if name in cases and series.row(name, WEIR.name) is not None]
     if not names:
         return None
@@ -139,7 +138,6 @@ def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure 
 
 
 def _beside(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
-    """The share on time of tenants beside a tenant that differs from them."""
     shown = [each for each in NEIGHBOURS if series.cell(each[0], WEIR.name) is not None]
     if not shown:
         return None

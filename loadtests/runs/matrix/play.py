@@ -51,8 +51,6 @@ SLOW_WITHIN_S = 5.0
 
 @dataclass
 class Played:
-    """The results: table rows, the last run, and figures by name."""
-
     rows: list[Row]
     run: Run
     figures: dict[str, float]
@@ -126,15 +124,11 @@ def figures_of(scenario: Scenario, run: Run) -> dict[str, float]:
 
 
 def failed_tries(figures: Figures) -> int:
-    """Attempts that ended without an answer or a refusal."""
     return sum(count for ending, count in figures.tries.items() if ending.startswith(("failed:", "client_gave_up")))
 
 
 def back_after(ledger: Ledger, from_s: float, until_s: float, level: float) -> float:
-    """Seconds from `from_s` until the share on time stays at `level` in every moving window, up to `until_s`.
-
-    If the share does not recover, all of the time counts.
-    """
+    """Seconds from `from_s` until every moving window has a share on time of `level`; all of them if it never does."""
     starts = [from_s + STEP_S * index for index in range(int((until_s - LOOK_S - from_s) / STEP_S) + 1)]
     good = [on_time_between(ledger, start, start + LOOK_S) >= level for start in starts]
     if not good or not good[-1]:
@@ -186,7 +180,6 @@ async def _frozen(workers: list[Server], lasts_s: float) -> Meter:
 
 
 async def _killed(workers: list[Server], lasts_s: float) -> Meter:
-    """Kill and restart every worker; the new ones count from 0."""
     counted = await meters.read(workers)
     for worker in workers:
         worker.process.kill()

@@ -161,7 +161,6 @@ class Playing:
 
 
 def planned_s(jobs: Sequence[Job], pace: float) -> float:
-    """The estimated seconds, if no job is repeated."""
     loads = sum(case.seconds(alone=subject is WEIR) + CALM_S + OVERHEAD_S + subject.warm_up_s for case, subject in jobs)
     measuring = len({case.name for case, _ in jobs}) * (MEASURE_S + WARM_UP_S + WORKERS_START_S)
     return pace * (loads + measuring)

@@ -25,7 +25,6 @@ COMMANDS = "Commands to play each case alone:"
 
 
 def play(store: Kept, traces: Sequence[Path], jobs: int, say: Say) -> None:
-    """Play the missing cases; each is kept at once."""
     replays = [promises.replay(trace) for trace in traces]
     made = promises.table().also(case.name for case in replays)
     missing = [case for case in (*made.cases, *replays) if case.name not in store.series.promised]

@@ -94,22 +94,17 @@ def _tenant(name: str, rows: Sequence[Asked], seconds: float) -> TenantRow:
 
 
 def in_vain(run: Run) -> float:
-    """Share of the workers' tokens during the whole load that were in no answer on time."""
     useful = sum(each.tokens for each in run.ledger.rows if each.ending == ON_TIME)
     return max(0.0, 1 - useful / run.used.meter.tokens) if run.used.meter.tokens else 0.0
 
 
 def hinted(refusals: Sequence[Refusal]) -> float:
-    """Share of the refusals with a hint, among those where a retry could help.
-
-    An expired deadline, or one that no wait could meet, is excluded.
-    """
+    """Share of the refusals with a hint, without those for a deadline that no retry could meet."""
     useful = [each for each in refusals if each.should_retry or not each.code.startswith("deadline_")]
     return sum(each.hint_ms is not None for each in useful) / max(1, len(useful))
 
 
 def own_hints(refusals: Sequence[Refusal]) -> float:
-    """Share of the hints that differ from the most common one."""
     hints = [each.hint_ms for each in refusals if each.hint_ms is not None]
     return 1 - max(Counter(hints).values()) / len(hints) if hints else 0.0
 
@@ -129,7 +124,6 @@ def fairness(rows: Sequence[Asked]) -> float | None:
 
 
 def seconds(run: Run) -> list[Second]:
-    """The requests sent in each second, and those that ended in it."""
     counts = [[0, 0, 0, 0] for _ in range(int(run.plan.seconds) + 1)]
     for each in run.ledger.rows:
         _count(counts, each.intended_s, 0)

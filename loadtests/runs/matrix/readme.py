@@ -33,7 +33,6 @@ def block(series: Series) -> str:
 
 
 def put(text: str, series: Series) -> str:
-    """The README with its table; unchanged without markers."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{BEGIN}{block(series)}{END}{after}" if begin and end else text

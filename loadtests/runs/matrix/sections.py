@@ -133,7 +133,6 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _groups(rows: Mapping[str, Row]) -> Iterator[str]:
-    """The share on time of each group's worst tenant, if there are several groups."""
     tenants = next((row.tenants for row in rows.values()), [])
     groups = list(dict.fromkeys(group_of(tenant.name) for tenant in tenants))
     for group in groups if len(groups) > 1 else ():

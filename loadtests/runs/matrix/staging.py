@@ -107,7 +107,6 @@ def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
 
 
 def names_of(scenario: Scenario) -> tuple[str, ...]:
-    """The names of the tenants, for the tenants file."""
     return tuple(name for group in scenario.tenants for name in members(group))
 
 
@@ -185,7 +184,6 @@ def steps_of(prompt_tokens: float, answer_tokens: float, workers: SlotWorkers) -
 
 
 def _times(group: TenantGroup) -> tuple[float, float]:
-    """Deadline and patience, in milliseconds."""
     deadline_ms = 1000 * _constant(group.deadline_s, f"{group.name}.deadline_s")
     if group.patience_s is None:
         return deadline_ms, deadline_ms + LEAVES_AFTER_MS
@@ -204,7 +202,6 @@ def _arrivals(group: TenantGroup, capacity_per_s: float, seconds: float) -> tupl
 
 
 def _steps(arrivals: Open, rate: float, seconds: float) -> Iterator[Step]:
-    """The rate at each second at which it changes."""
     from_s = 0.0
     for until_s, per_s in rates(arrivals, rate):
         yield Step(from_s, per_s)

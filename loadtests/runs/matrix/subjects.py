@@ -106,7 +106,6 @@ class Subject:
 
     @property
     def is_router(self) -> bool:
-        """Whether it is Weir's router, with or without all mechanisms."""
         return self.program is None
 
     def plays(self, *, asks: bool, may_be_cut: bool) -> bool:
@@ -189,7 +188,6 @@ async def at_rest(stand: Stand) -> None:
 
 
 def admin_url(stand: Stand) -> str:
-    """The URL of the router's metrics listener, which has the admin routes."""
     if stand.router is None:
         raise RuntimeError("this stand has no router")
     parts = urlsplit(stand.router.metrics_url)

@@ -61,7 +61,6 @@ ACROSS = ("p95_over_baseline", "worth_over_uncut")
 
 
 def known(must: Must) -> bool:
-    """Whether this stage can measure the figure."""
     return must.figure in (OF_TENANTS if must.of else (*READ, *ACROSS))
 
 

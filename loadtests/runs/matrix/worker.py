@@ -59,7 +59,6 @@ class OpenAiRoutes:
         await exchange.reply(200, msgspec.json.encode(description))
 
     async def chat(self, exchange: Exchange) -> None:
-        """Answers one unary request; a client that disconnects frees its slot."""
         asked = decode(exchange.body, ChatRequest)
         if asked.stream:
             raise BadInput("stream: these routes have no streams", "stream")

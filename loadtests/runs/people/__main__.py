@@ -61,7 +61,6 @@ def main() -> int:
 
 
 def _played(missing: list[str], wanted: Wanted, record: Record) -> dict[str, Played]:
-    """Play each scenario and record it at once. Raises NotPlayed."""
     lengths = {name: load(name).shortened(wanted.share).seconds for name in missing}
     found = {}
     with progress("people", sum(lengths.values()) + len(missing) * BESIDE_S) as report:

@@ -82,6 +82,7 @@ class Wanted:
 
 
 def play(scenario: str, seconds: float, wanted: Wanted, say: Say) -> Played:
+    """Play one scenario. Raises NotPlayed."""
     watching = Watching(wanted.metrics)
     with tempfile.TemporaryDirectory() as folder:
         watching.start()

@@ -88,7 +88,6 @@ class Watching:
         self._thread.join()
 
     def since(self, began: float) -> list[Sample]:
-        """The samples since this moment (of `now`), with their seconds after it."""
         found = (msgspec.structs.replace(each, at_s=round(each.at_s - began, 2)) for each in self._seen)
         return [each for each in found if each.at_s >= 0]
 
@@ -133,10 +132,7 @@ def rates(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
 
 
 def summary(samples: Sequence[Sample]) -> tuple[float, ...]:
-    """Of a whole run: queue depth, mean and max; rejections and cut answers a second, max; the highest level.
-
-    Empty without samples.
-    """
+    """Queue depth, mean and max; rejections and cut answers a second, max; the highest level. Empty without samples."""
     if not samples:
         return ()
     waiting = [each.waiting for each in samples]

@@ -155,10 +155,7 @@ class Rolling:
     routers: list[Server]
 
     async def restart(self, number: int) -> bool:
-        """Restart a router by SIGTERM, and wait until HAProxy sends requests to both again.
-
-        Returns whether the router exited by itself with status 0. Raises StandError if it does not come back.
-        """
+        """Restart a router and wait until both are ready. Returns whether it exited with 0. Raises StandError."""
         router = self.routers[number % len(self.routers)]
         status = await router.process.leave(LEAVES_WITHIN_S)
         if status is None:

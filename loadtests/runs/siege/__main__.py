@@ -1,8 +1,7 @@
 """`python -m loadtests.runs.siege [--only ROW]... [--seconds S] [--publish]`: an honest tenant beside attackers.
 
 `--publish` writes siege.md and siege.json into docs/results; `--out` names another folder. An interrupted run resumes
-after its finished rows if it is started with the same options on the same commit. Exit status: 0; 1 if a target was
-missed; 2 if the run could not be made.
+with the same options on the same commit. Exit status: 0; 1 if a target was missed; 2 if the run could not be made.
 """
 
 from __future__ import annotations

@@ -54,7 +54,6 @@ def _get(path: str, more: str = "") -> bytes:
 
 
 def _post(length: int, key: str = "") -> bytes:
-    """The head of a request with a body of `length` bytes."""
     authorization = f"authorization: Bearer {key}\r\n" if key else ""
     return (
         f"POST /v1/completions HTTP/1.1\r\n{HOST}content-type: application/json\r\n"

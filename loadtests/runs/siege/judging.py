@@ -128,7 +128,6 @@ def result(rows: Sequence[Row], **facts: object) -> Result:
 
 
 def _table(found: dict[str, list[Figure]]) -> Iterator[str]:
-    """A row for each figure, a column for each row of the siege."""
     first = next(iter(found.values()))
     lines = [
         (each.name, *(_cell(some[number]) if some else "" for some in found.values()), each.wanted)

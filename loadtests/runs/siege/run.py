@@ -68,7 +68,6 @@ class Wanted:
 
     @property
     def takes_s(self) -> float:
-        """The estimated seconds of all rows, the undisturbed one included."""
         return (1 + len(self.rows)) * self.row_s
 
 
@@ -100,10 +99,7 @@ def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
 
 
 async def play(wanted: Wanted, record: Record, say: Say) -> list[Row]:
-    """All rows, the undisturbed one first; rows of the record are not played again.
-
-    Raises StandError if the testbed of a row cannot be set up.
-    """
+    """All rows, the undisturbed one first, without those of the record. Raises StandError if a testbed fails."""
     if warned := await cpu.warning():
         say(warned)
     names = (UNDISTURBED, *wanted.rows)

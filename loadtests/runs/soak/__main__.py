@@ -1,8 +1,7 @@
 """`python -m loadtests.runs.soak [--minutes N] [--out FOLDER]`: load the stack for N minutes and measure its growth.
 
-The whole stack without faults, under identical rounds of load, sampled once a second. soak.md is written for a run of
-ten minutes or more, or wherever `--out` says. Exit status: 0; 1 if something grew or an answer was wrong; 2 if the run
-could not be made.
+The whole stack without faults, under identical rounds of load. soak.md is written for ten minutes or more, or wherever
+`--out` says. Exit status: 0; 1 if something grew or an answer was wrong; 2 if the run could not be made.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class Soak:
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether enough rounds count for a slope to mean something."""
         return self.minutes * 60 - self.warmup_s >= LEAST_ROUNDS * ROUND_S
 
     def growth(self) -> dict[str, list[Figure]]:

@@ -52,7 +52,6 @@ async def sample(pid: int, at_s: float, metrics_url: str = "") -> Sample | None:
 
 
 def _of(pid: int) -> tuple[float, float, float] | None:
-    """Memory in MiB, descriptors, threads; None if the process has ended."""
     folder = Path(f"/proc/{pid}")
     try:
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)

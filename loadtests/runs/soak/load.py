@@ -1,7 +1,6 @@
 """The load of a soak: identical rounds, each with a burst, clients that leave, and deadlines that cannot be met.
 
-The few questions repeat and the cache entries expire soon. So every path is used, and every cache is full after a round
-or two. Growth after that is not caused by the caches.
+Few questions repeat, and cache entries expire soon: every path is used, and caches are full after two rounds.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ class Heard:
 
 
 class Few(Questions):
-    """The same few questions, repeated in order."""
-
     __slots__ = ()
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
