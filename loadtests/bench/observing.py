@@ -29,7 +29,7 @@ from services.core.outcome import Outcome
 from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.exposition import Registry, page_of
 
-LEAST_SHARE = 0.95
+MIN_SHARE = 0.95
 """Target: share of the unobserved router's throughput."""
 RATE = 200.0
 LOADS_A_MOOD = 5
@@ -150,7 +150,7 @@ def compared(costs: Mapping[str, Costs]) -> list[Figure]:
     (first, alone), *others = costs.items()
     figures = [Figure(f"observed: {first}", alone.undisturbed, "us of CPU a request", note=_wall(alone))]
     for name, cost in others:
-        target = LEAST_SHARE if name == "everything" else None
+        target = MIN_SHARE if name == "everything" else None
         note = f"{cost.undisturbed:.1f} us of CPU a request; {_wall(cost)}"
         share = alone.undisturbed / cost.undisturbed
         figures.append(Figure(f"observed: {name}", share, "of the throughput", target, note=note))
@@ -190,7 +190,7 @@ def moods_compared(costs: Mapping[str, Costs], waits: Mapping[str, Sequence[Quan
             figures.append(Figure(f"Prometheus {name}", cost.undisturbed, "us of CPU a request", note=note))
         else:
             share = costs[quiet].undisturbed / cost.undisturbed
-            figures.append(Figure(f"Prometheus: {name}", share, "of the throughput", LEAST_SHARE, note=note))
+            figures.append(Figure(f"Prometheus: {name}", share, "of the throughput", MIN_SHARE, note=note))
     return figures
 
 

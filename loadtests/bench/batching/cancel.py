@@ -93,7 +93,7 @@ async def _ask(loop: EngineLoop, id: str) -> Job:
 
 
 async def _leave(loop: EngineLoop, watched: Watched, job: Job, seen: Seen) -> None:
-    ran, begun, admitted = job.started_at is not None, watched.begun, len(watched.admitted)
+    ran, started, admitted = job.started_at is not None, watched.started, len(watched.admitted)
     seen.at[_point(job)] += 1
     left_at = asyncio.get_running_loop().time()
     if not loop.cancel(job.id):
@@ -104,7 +104,7 @@ async def _leave(loop: EngineLoop, watched: Watched, job: Job, seen: Seen) -> No
     await _until(lambda: len(watched.admitted) > admitted)
     _, first_step, at = watched.admitted[admitted]
     seen.free_ms.append((at - left_at) * 1000)
-    seen.steps.append(first_step - begun)
+    seen.steps.append(first_step - started)
 
 
 def _point(job: Job) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from loadtests.load.figures import quantile_of
 
 SIGMA = 1.31
-LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS = 8, 64
+MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 8, 64
 SPECIAL_TOKENS = 8  # the first tokens of a vocabulary have special meanings
 
 
@@ -33,7 +33,7 @@ def asks(count: int, *, median_tokens: int, vocabulary: int, seed: int = 1) -> l
     chance = random.Random(seed)
     wanted = lengths(count, median_tokens)
     chance.shuffle(wanted)
-    prompts = [chance.randint(LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS) for _ in range(count)]
+    prompts = [chance.randint(MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS) for _ in range(count)]
     return [
         Ask(number, prompt(size, vocabulary, chance), length)
         for number, (size, length) in enumerate(zip(prompts, wanted, strict=True))

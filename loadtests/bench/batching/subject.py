@@ -30,7 +30,7 @@ from services.worker.engines.torch.warmup import warm_up
 
 CACHE = Path("~/.cache/weir/models")
 PAGE_TOKENS = 16
-MOST_CHUNK_TOKENS = 512
+MAX_CHUNK_TOKENS = 512
 PAD = 0  # masked, so its value does not matter
 
 SIZES = {
@@ -69,7 +69,7 @@ class Subject:
 
     def engine(self, *, slots: int, context_tokens: int, chunk_tokens: int = 0) -> TorchEngine:
         """A warmed-up engine around this model, whose prompts and answers are written as token numbers."""
-        max_tokens = max(chunk_tokens, MOST_CHUNK_TOKENS)
+        max_tokens = max(chunk_tokens, MAX_CHUNK_TOKENS)
         kv_tokens = slots * context_tokens
         pages = math.ceil(kv_tokens / PAGE_TOKENS) + slots
         engine = TorchEngine(
@@ -80,7 +80,7 @@ class Subject:
             prompts=Spelled(),
             decode=spelled,
             eos=(),
-            limits=Limits(slots, kv_tokens, context_tokens, chunk_tokens or MOST_CHUNK_TOKENS),
+            limits=Limits(slots, kv_tokens, context_tokens, chunk_tokens or MAX_CHUNK_TOKENS),
             chance=random.Random(0),
         )
         warm_up(engine, chunk_tokens=chunk_tokens, max_chunk_tokens=max_tokens, measure=True)

@@ -80,7 +80,7 @@ def measure(subject: Subject, requests: int, rounds: int, say: Say, *, widely: b
     section = Section(
         f"Continuous against static: {subject.described}",
         f"{requests} requests; answers: {load.spread([ask.length for ask in asked])} tokens; prompts of "
-        f"{load.LEAST_PROMPT_TOKENS} to {load.MOST_PROMPT_TOKENS} tokens, read {ways.chunk_tokens} a step. Greedy, and "
+        f"{load.MIN_PROMPT_TOKENS} to {load.MAX_PROMPT_TOKENS} tokens, read {ways.chunk_tokens} a step. Greedy, and "
         "every answer compared with the one that the same model gives alone.",
         [*_ratios(ways, runs, requests, TARGET), *(_ratios(ways, few_runs, FEW) if widely else ())],
         [_table({ways.alone.name: [alone], **runs}, alone, runs[ways.generate.name], subject.exact)],

@@ -29,7 +29,7 @@ class Watched:
 
     def __init__(self, executor: EngineExecutor) -> None:
         self._executor = executor
-        self.begun = 0
+        self.started = 0
         self.admitted: list[tuple[Sequence, int, float]] = []
         """(sequence, number of the first step that computes for it, time of the admission)."""
 
@@ -38,10 +38,10 @@ class Watched:
 
     def admit(self, sequence: Sequence) -> None:
         self._executor.admit(sequence)
-        self.admitted.append((sequence, self.begun + 1, asyncio.get_running_loop().time()))
+        self.admitted.append((sequence, self.started + 1, asyncio.get_running_loop().time()))
 
     async def step(self) -> Step:
-        self.begun += 1
+        self.started += 1
         return await self._executor.step()
 
 

@@ -12,7 +12,7 @@ from loadtests.report.figure import Figure, at_most
 from services.governor.client import Client, Effort, Reply, SendFailed, connect
 
 EVERY_S = 0.02
-MOST_RETRIES = 50  # the default of the original's client
+MAX_RETRIES = 50  # the default of the original's client
 PATIENCE_S = 120.0
 PAYLOAD = b"hello world!"
 ROWS = 16
@@ -53,7 +53,7 @@ async def at_once(clients: int, stub_s: float) -> Burst:
 
 async def coming_back(clients: int, stub_s: float, cap: int = 1) -> Burst:
     """Each client retries the same frame after the time that the reply asks for, with the next `seq`."""
-    return await _burst(Burst(clients, cap, stub_s), retries=MOST_RETRIES)
+    return await _burst(Burst(clients, cap, stub_s), retries=MAX_RETRIES)
 
 
 async def _burst(burst: Burst, retries: int) -> Burst:

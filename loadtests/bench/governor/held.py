@@ -16,7 +16,7 @@ from loadtests.report.figure import Figure, at_most
 
 SPARE_DESCRIPTORS = 200
 A_SOURCE_ADDRESS = 1_000  # connections from one address, which may hold only a share of them
-MOST_IDLE_MB = 60
+MAX_IDLE_MB = 60
 JOBS, JOB_BYTES, CHUNK_BYTES = 64, 4_000_000, 190_000
 CONNECTION_BYTES = 67_108_864
 OVERHEAD_MB = 16
@@ -59,7 +59,7 @@ async def _idle(count: int) -> list[Figure]:
     note = f"{held:,.0f} held, {more_mb * 1024 / count:.1f} kB each; {answered} of 100 pings afterwards were answered"
     if answered < 100:
         raise RuntimeError(f"some pings were not answered: {note}")
-    return [at_most(f"memory of {count:,} silent connections", more_mb, MOST_IDLE_MB, "MB", note)]
+    return [at_most(f"memory of {count:,} silent connections", more_mb, MAX_IDLE_MB, "MB", note)]
 
 
 def _connected(port: int, count: int) -> Iterator[socket.socket]:

@@ -7,14 +7,14 @@ from typing import Any
 
 from services.governor.client import Reply, _frames
 
-MOST_CHUNK_BYTES = 190_000
+MAX_CHUNK_BYTES = 190_000
 
 
 def ping() -> bytes:
     return _frame("ping", "J_ping", 1)
 
 
-def upload(payload: bytes, *, job: str, chunk_bytes: int = MOST_CHUNK_BYTES) -> list[bytes]:
+def upload(payload: bytes, *, job: str, chunk_bytes: int = MAX_CHUNK_BYTES) -> list[bytes]:
     frames = _frames(payload, chunk_bytes, "application/octet-stream")
     return [_frame("share", job, seq, **fields) for seq, fields in enumerate(frames, start=1)]
 

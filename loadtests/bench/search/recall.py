@@ -29,7 +29,7 @@ from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, S
 SEED = 1
 PARTS = (1000, 100, 10)
 WARM_UP = 3
-LEAST_QUESTIONS = 6
+MIN_QUESTIONS = 6
 LINE_S = 6.0  # a slow search gets fewer questions
 LIMIT_S = 60.0
 EFFORTS = (40, EF_SEARCH, 200)
@@ -186,7 +186,7 @@ class Run:
                 seconds.append(time.perf_counter() - began)
             found = {row["ordinal"] for row in rows}
             hits, returned, due = hits + len(found & nearest_rows), returned + len(found), due + len(nearest_rows)
-            if number >= LEAST_QUESTIONS and time.perf_counter() > until:
+            if number >= MIN_QUESTIONS and time.perf_counter() > until:
                 break
         p50, p99 = (float(np.quantile(seconds, q)) * 1000 for q in (0.5, 0.99))
         return hits / due, returned / due, p50, p99, number

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = Path(__file__).with_name("semantic.yaml")
 THRESHOLDS = [round(0.70 + 0.01 * step, 2) for step in range(30)]
-MOST_WRONG = 0.01
+MAX_WRONG = 0.01
 CONFIDENCE = 0.95
 SIZES = (1_000, 10_000)
 LOOKUPS = 300
@@ -152,7 +152,7 @@ def chosen(points: Sequence[Point]) -> Point | None:
     """The lowest threshold at and above which the upper limit of wrong hits is small enough; None if there is none."""
     best = None
     for point in sorted(points, key=lambda point: -point.threshold):
-        if point.wrong_at_most > MOST_WRONG:
+        if point.wrong_at_most > MAX_WRONG:
             break
         best = point
     return best
@@ -240,7 +240,7 @@ def verdict(best: Point | None) -> str:
     if best is None or best.hits == 0:
         from_where = "no threshold reaches that" if best is None else f"only thresholds from {best.threshold:.2f} do"
         return (
-            f"**No threshold is both safe and of use.** At most {MOST_WRONG:.0%} wrong hits are allowed; {from_where}, "
+            f"**No threshold is both safe and of use.** At most {MAX_WRONG:.0%} wrong hits are allowed; {from_where}, "
             "and there no paraphrase is found. The semantic cache is off by default: `SEMANTIC_THRESHOLD` is 0."
         )
     return (
@@ -294,8 +294,8 @@ def _drawn(points: Sequence[Point], theme: Theme) -> Drawing:
     ):
         axes.plot(at, values, color=color, linewidth=2.4)
         axes.text(at[-1] + 0.004, values[-1] + above, name, color=color, va="bottom")
-    axes.axhline(100 * MOST_WRONG, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
-    axes.text(at[0], 100 * MOST_WRONG + 0.6, "allowed: 1 %", color=theme.quiet, fontsize=SMALL_PT)
+    axes.axhline(100 * MAX_WRONG, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
+    axes.text(at[0], 100 * MAX_WRONG + 0.6, "allowed: 1 %", color=theme.quiet, fontsize=SMALL_PT)
     axes.set_xlim(at[0], at[-1])
     axes.set_ylim(0, None)
     axes.set_xlabel("threshold of the cosine")

@@ -27,8 +27,8 @@ AT_ONCE = 256
 SAY_EVERY = 40 * AT_ONCE
 ROW_BYTES = DIMENSIONS * 4
 LEAST, MOST = 24, 300  # characters
-LEAST_WORDS = 5
-LEAST_LETTERS = 0.7  # of all characters: the rest is code, tables, rulers
+MIN_WORDS = 5
+MIN_LETTERS = 0.7  # of all characters: the rest is code, tables, rulers
 
 _QUOTED = re.compile(r'"""(.*?)"""|\'\'\'(.*?)\'\'\'', re.DOTALL)
 _COMMENTS = re.compile(r"(?:^[ \t]*#.*\n)+", re.MULTILINE)
@@ -93,7 +93,7 @@ def of_text(text: str) -> Iterator[str]:
         if not LEAST <= len(sentence) <= MOST or not sentence[0].isupper() or sentence[-1] not in ".!?":
             continue
         words = _WORD.findall(sentence)
-        if len(words) >= LEAST_WORDS and sum(map(len, words)) >= LEAST_LETTERS * len(sentence):
+        if len(words) >= MIN_WORDS and sum(map(len, words)) >= MIN_LETTERS * len(sentence):
             yield sentence
 
 
