@@ -67,32 +67,32 @@ class Wanted(NamedTuple):
         return 0 < usage["completion_tokens"] <= self.max_tokens and usage["prompt_tokens"] > 0
 
 
-def judge(heard: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = (), *, shortened: bool = False) -> Verdict:
+def judge(answer: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = (), *, shortened: bool = False) -> Verdict:
     """The verdict on one answer.
 
     `texts`: the right ones, if not the usual one. `shortened`: see `Wanted`.
     """
     wanted = Wanted(texts or (right(nonce),), max_tokens, shortened)
-    if any(found != nonce.encode() for found in NONCE.findall(heard.body)):
+    if any(found != nonce.encode() for found in NONCE.findall(answer.body)):
         return Verdict.FOREIGN
-    if not heard.ended:
+    if not answer.ended:
         return Verdict.DROPPED
     try:
-        if heard.status != 200:
-            return _refusal(heard)
-        return _stream(heard, wanted) if heard.stream else _whole(heard, wanted)
+        if answer.status != 200:
+            return _refusal(answer)
+        return _stream(answer, wanted) if answer.stream else _whole(answer, wanted)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return Verdict.WRONG
 
 
-def _refusal(heard: Heard) -> Verdict:
-    code = json.loads(heard.body)["error"]["code"]
-    honest = heard.status in REFUSALS and isinstance(code, str) and bool(code)
+def _refusal(answer: Heard) -> Verdict:
+    code = json.loads(answer.body)["error"]["code"]
+    honest = answer.status in REFUSALS and isinstance(code, str) and bool(code)
     return Verdict.REFUSED if honest else Verdict.WRONG
 
 
-def _whole(heard: Heard, wanted: Wanted) -> Verdict:
-    body = json.loads(heard.body)
+def _whole(answer: Heard, wanted: Wanted) -> Verdict:
+    body = json.loads(answer.body)
     if "choices" in body:
         choice = body["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -134,9 +134,9 @@ class _Content:
             self.finish = choice["finish_reason"] or self.finish if "finish_reason" in choice else self.finish
 
 
-def _stream(heard: Heard, wanted: Wanted) -> Verdict:
+def _stream(answer: Heard, wanted: Wanted) -> Verdict:
     content, rest = _Content(), ""
-    for event in heard.body.decode("utf-8").split("\n\n"):
+    for event in answer.body.decode("utf-8").split("\n\n"):
         rest = event
         name, data = _fields(event)
         if data:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from loadtests.judging.answers import Verdict
 
-MOST_RECEIVED = 2
+MAX_RECEIVED = 2
 """Workers that may receive a request: the first, and one retry."""
 HINTS_MS = (50.0, 30_000.0)
 RETRY_MIN = 10.0
@@ -21,7 +21,7 @@ RETRY_SHARE = 0.1
 WINDOW_S = 9.0
 """The shortest time in which the budget's window of 10 buckets wraps around."""
 ON_TIME_IN_CALM = 0.99
-LEAST_OF_CALM = 20
+MIN_OF_CALM = 20
 """Shares of fewer requests are not judged."""
 
 
@@ -123,7 +123,7 @@ def log_and_metrics_agree(lines: Mapping[str, int], counted: Mapping[str, int]) 
 def received_at_most_twice(received: Mapping[str, Collection[object]]) -> Iterator[Broken]:
     """A request is received at most twice: once, and once more by its one retry."""
     for id, each in received.items():
-        if len(each) > MOST_RECEIVED:
+        if len(each) > MAX_RECEIVED:
             yield Broken(id, f"{id} was received {len(each)} times: {each}")
 
 
@@ -166,8 +166,8 @@ def invited_have_a_hint(seen: Iterable[Seen]) -> Iterator[Broken]:
 
 
 def calm_is_served(tail: Sequence[Seen]) -> Iterator[Broken]:
-    """After the last fault 99 % of a light load, less one request, is served; `LEAST_OF_CALM` requests at least."""
+    """After the last fault 99 % of a light load, less one request, is served; `MIN_OF_CALM` requests at least."""
     good = sum(one.verdict is Verdict.RIGHT for one in tail)
-    if len(tail) >= LEAST_OF_CALM and good < ON_TIME_IN_CALM * len(tail) - 1:
+    if len(tail) >= MIN_OF_CALM and good < ON_TIME_IN_CALM * len(tail) - 1:
         bad = Counter((one.status, one.verdict.value) for one in tail if one.verdict is not Verdict.RIGHT)
         yield Broken("", f"{good} of {len(tail)} were served after all faults had ended; the others: {dict(bad)}")

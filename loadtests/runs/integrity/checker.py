@@ -28,7 +28,7 @@ UNWRITTEN_S = 1.0
 """The part of its log that a killed process may lose."""
 FAILED = (400, 422, 502, 504)
 """Statuses of rejections after a worker was asked: it failed, or the deadline passed."""
-MOST_KEPT = 20
+MAX_KEPT = 20
 
 
 class End(StrEnum):
@@ -189,7 +189,7 @@ class Checker:
 
     @staticmethod
     def _keep(found: Checked, what: str, id: str, by_id: dict[str, Entry]) -> None:
-        if len(found.kept) < MOST_KEPT:
+        if len(found.kept) < MAX_KEPT:
             found.kept.append((what, id, by_id.get(id)))
 
     def _end(self, entry: Entry, router_log: RouterLog) -> End:

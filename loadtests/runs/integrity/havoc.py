@@ -22,7 +22,7 @@ CUT_AFTER_BYTES = 2000
 LATENCY_MS, JITTER_MS = 40, 20
 FINISH_WITHIN_S = 90.0
 WHOLE_AGAIN_WITHIN_S = 10.0
-MOST_PUT_OFF = 20
+MAX_PUT_OFF = 20
 LOOK_EVERY_S = 0.05
 WIRE_LINES = {
     What.RESET: "reset",
@@ -116,7 +116,7 @@ class Havoc:
                 if part := self._free(card):
                     self._put_off.remove(card)
                     return card, part
-            if len(self._put_off) < MOST_PUT_OFF:
+            if len(self._put_off) < MAX_PUT_OFF:
                 self._put_off.append(next(self.cards))
             else:
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -50,7 +50,7 @@ LOOK_EVERY_S = 0.005
 WITHIN_S = 30.0
 MAX_TOKENS = 8
 LEFT, OTHERWISE = "clients that left", "ended otherwise"
-MOST_KEPT = 10
+MAX_KEPT = 10
 
 
 class Client:
@@ -239,7 +239,7 @@ def judged(part: Part, clients: Sequence[Client], log: Path, metrics: str) -> Do
     }  # fmt: skip
     values = {f"p99: {stage}": _quantile(waits, 0.99) for stage, waits in waits_ms.items()}
     values |= {"p50": _quantile(all_ms, 0.5), "p99": _quantile(all_ms, 0.99), "most": max(all_ms, default=0.0)}
-    kept = [*(each.what for each in broken), *written.errors][:MOST_KEPT]
+    kept = [*(each.what for each in broken), *written.errors][:MAX_KEPT]
     return Done(part.number, part.kind.value, Counter(counts), values=values, kept=kept)
 
 

@@ -74,7 +74,7 @@ class Asking:
     def _add(self, url: str, count: int, per_s: float, first: int, *, wire: bool = False) -> tuple[Client, Listener]:
         plan, listener = plan_of(count / per_s, per_s, DEADLINE_MS, self._part.seed + first), Listener(wire=wire)
         requests = Questions(url, first)
-        client = Client(plan, url, asks(plan, count), requests=requests, answer=Kept, listen=listener.hear)
+        client = Client(plan, url, asks(plan, count), requests=requests, answer=Kept, listen=listener.record)
         self._clients.append(client)
         self._listeners.append(listener)
         return client, listener
@@ -145,11 +145,11 @@ async def play(part: Part, say: Say) -> Done:
         done.counts["asked"] -= len(tail)
         done.faults = Counter(f"{span.card.part}: {span.card.what}" for span in havoc.spans)
         messages = (_message(what, entry, asking, havoc) for what, _, entry in checked.kept)
-        done.kept = [*messages, *lacks, *router_log.errors[:MOST_ERRORS]]
+        done.kept = [*messages, *lacks, *router_log.errors[:MAX_ERRORS]]
         return done
 
 
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 
 
 def _counts(checked: Checked, tricks: Counter[str]) -> Counter[str]:

@@ -98,8 +98,8 @@ def verdict_on(exchange: Exchange) -> Verdict:
     texts = [right(word)]
     if exchange.request.startswith(b"POST /ask "):
         texts.append(WITHOUT_DOCUMENTS.format(nonce=word))
-    heard = Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
-    return judge(heard, word, MAX_TOKENS, texts)
+    received = Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
+    return judge(received, word, MAX_TOKENS, texts)
 
 
 def plan_of(seconds: float, per_s: float, deadline_ms: float, seed: int) -> Plan:

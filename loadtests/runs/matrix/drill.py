@@ -20,7 +20,7 @@ from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.report.progress import Say
 from loadtests.runs.matrix.asking import PASSAGES, Chats, Reply, question
 
-MOST_SECONDS = 45.0
+MAX_SECONDS = 45.0
 WARM_UP_PER_S = 5.0
 PATIENT_MS = 20_000.0
 
@@ -76,8 +76,8 @@ class Drill:
         trouble: Trouble | None = None,
     ) -> Run:
         """Run a load after a pause of `calm_s`, with the trouble beside it. Raises ValueError if it is too long."""
-        if seconds > MOST_SECONDS:
-            raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
+        if seconds > MAX_SECONDS:
+            raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MAX_SECONDS:g} s")
         await asyncio.sleep(calm_s)
         plan = Plan(seconds, tenants, warmup_s=warmup_s, cooldown_s=cooldown_s)
         client, before = self.client(plan), await readings.read(self.stand)

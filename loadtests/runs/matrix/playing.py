@@ -34,7 +34,7 @@ CORPUS = ROOT / "docs" / "architecture"
 BUDGET = {"RETRIEVAL_BUDGET_MS": "500"}
 """A generous budget, since client, services and stores share the processors."""
 RETRIEVAL = {**BUDGET, "CACHE_TTL_S": "300"}
-MOST_PLAYS = 2
+MAX_PLAYS = 2
 CALM_WITHIN_S = 10.0
 MEASURE_S, WARM_UP_S = 3.0, 1.0
 MEASURED_SERVICES = 6
@@ -103,7 +103,7 @@ class Playing:
     async def _believable(self, made: Stand, case: Case, subject: Subject, measured: Capacity) -> Cell:
         """Plays it once, and again if the client itself was late: such a run measured the machine."""
         cell = await self._played(made, case, subject, measured)
-        for plays in range(2, MOST_PLAYS + 1):
+        for plays in range(2, MAX_PLAYS + 1):
             if cell.fault or cell.believable or self.pace < 1:
                 break
             self.say("    again: the client itself was late")

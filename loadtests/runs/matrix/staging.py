@@ -29,7 +29,7 @@ STEP_S = 0.010
 SPREAD = 0.12
 """Spread of constant lengths about their median. Equal sequences that start together end together, again and again: all
 slots of such a worker free at once, and a newcomer waits for a whole service."""
-MOST_USUAL_STEPS = 40
+MAX_USUAL_STEPS = 40
 """Longer answers would make the measurement of the capacity too long."""
 LEAVES_AFTER_MS = 250.0
 """How long after its deadline a client disconnects if the file names no patience."""
@@ -53,7 +53,7 @@ def shape_of(scenario: Scenario) -> Shape:
             group.per_sequence_ms, group.per_prefill_token_ms, round(prompt_of(first)),
         )  # fmt: skip
     if isinstance(first.arrivals, Trace):
-        usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
+        usual = min(mean_steps(first.arrivals, group), MAX_USUAL_STEPS)
     else:
         usual = service_of(first, group).median
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)

@@ -31,7 +31,7 @@ from loadtests.runs.judged import judged, typed
 from loadtests.runs.matrix.subjects import haproxy
 from loadtests.scenarios.distributions import constant
 
-ALL, MOST_RESTARTS = 50, 200
+ALL, MAX_RESTARTS = 50, 200
 SEED = 1
 CONFIG = Path(__file__).with_name("haproxy.cfg")
 ROUTERS = 2
@@ -72,7 +72,7 @@ class Counted:
     lost: Counter[str] = field(default_factory=Counter)
     late: int = 0
 
-    def hear(self, row: Row) -> None:
+    def record(self, row: Row) -> None:
         """Count one request. A rejection without a hint comes from HAProxy: no router took the request."""
         self.sent += 1
         if row.ending in (ON_TIME, LATE):
@@ -133,7 +133,7 @@ async def play(restarts: int, seed: int, say: Say) -> Counted:
         finally:
             over.set()
         for row in (await load).rows:
-            counted.hear(row)
+            counted.record(row)
             counted.late += row.late_s * 1000 > plan.late_ms
     return counted
 
@@ -200,8 +200,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, help="write rolling.md into this folder, whatever the number of restarts")
     given = parser.parse_args()
-    if not 1 <= given.restarts <= MOST_RESTARTS:
-        parser.error(f"--restarts: 1 to {MOST_RESTARTS} were expected")
+    if not 1 <= given.restarts <= MAX_RESTARTS:
+        parser.error(f"--restarts: 1 to {MAX_RESTARTS} were expected")
 
     async def played(say: Say) -> Result:
         return result(await play(given.restarts, given.seed, say))

@@ -14,13 +14,13 @@ from loadtests.report.console import say
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from loadtests.runs.judged import here, judged, record_of, resumed, typed
-from loadtests.runs.siege.attackers import MOST_SECONDS
+from loadtests.runs.siege.attackers import MAX_SECONDS
 from loadtests.runs.siege.attacks import ATTACKS
 from loadtests.runs.siege.judging import result
 from loadtests.runs.siege.run import WORDS, Wanted, play
 
 NAME = "siege"
-MOST_ATTACKERS = max(attack.count for attack in ATTACKS)
+MAX_ATTACKERS = max(attack.count for attack in ATTACKS)
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write them into this folder")
     parser.add_argument("--list", action="store_true", help="list the rows")
     given = parser.parse_args()
-    for name, low, high in (("seconds", 1, MOST_SECONDS), ("most", 1, MOST_ATTACKERS)):
+    for name, low, high in (("seconds", 1, MAX_SECONDS), ("most", 1, MAX_ATTACKERS)):
         if not low <= getattr(given, name) <= high:
             parser.error(f"--{name}: {low:g} to {high:,g} were expected")
     return given

@@ -24,12 +24,12 @@ from loadtests.runs.siege.attacks import BY_NAME, Attack, Opening
 
 TARGET = "127.0.0.1"
 TICK_S = 0.01
-LEAST_TICKS = 100  # on a slow machine too: enough for ten attackers to connect
+MIN_TICKS = 100  # on a slow machine too: enough for ten attackers to connect
 OPEN_WITHIN_S = 10.0  # for all of them: the rate of new connections is not measured here
 REOPENS_PER_S = 50.0
 CHUNK_BYTES = 262_144  # about the largest single read of the server
 SPARE_DESCRIPTORS = 64
-MOST_SECONDS = 600.0
+MAX_SECONDS = 600.0
 IP_BIND_ADDRESS_NO_PORT = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)  # one port per pair of addresses, not globally
 ENDED = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 REFUSED = (b"429", b"503")
@@ -92,7 +92,7 @@ class Attackers:
         try:
             for tick in count():
                 now = time.monotonic()
-                if self.stopped or (now >= began + seconds and tick >= LEAST_TICKS):
+                if self.stopped or (now >= began + seconds and tick >= MIN_TICKS):
                     break
                 self._tick(now, now - last)
                 last = now
@@ -225,7 +225,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     time.sleep(max(0.0, given.wait_s))
-    attackers.run(min(given.seconds, MOST_SECONDS))
+    attackers.run(min(given.seconds, MAX_SECONDS))
     return 0
 
 

@@ -16,9 +16,9 @@ from loadtests.runs.siege.attacks import BY_NAME, Attack
 UNDISTURBED = "undisturbed"
 POOLED, NEWCOMER = "honest", "honest-newcomer"  # as tenants; in figures they are "pooled" and "new"
 CLIENTS = {POOLED: "pooled", NEWCOMER: "new"}
-MOST_GROWTH_MB = 150.0
-MOST_RATIO = 1.5
-MOST_LATE = 0.05
+MAX_GROWTH_MB = 150.0
+MAX_RATIO = 1.5
+MAX_LATE = 0.05
 
 PAGE = """\
 Real processes on loopback: {shape} (capacity {per_s:.0f} answers/s), one router with its default settings and a
@@ -90,7 +90,7 @@ def baseline_mb(calm: Row) -> float:
 
 def _figures(row: Row, calm: Row) -> Iterator[Figure]:
     growth = max(row.memory_mb, default=0.0) - baseline_mb(calm)
-    yield at_most("memory", growth, MOST_GROWTH_MB, "MB")
+    yield at_most("memory", growth, MAX_GROWTH_MB, "MB")
     for tenant, kind in CLIENTS.items():
         judged = not (row.attack and row.attack.exhausts and tenant == NEWCOMER)
         yield from _client(kind, row.clients[tenant], calm.clients[tenant], judged)
@@ -100,7 +100,7 @@ def _figures(row: Row, calm: Row) -> Iterator[Figure]:
     yield Figure("refused", row.counts.refused)
     yield Figure("descriptors", row.descriptors)
     yield Figure("router's core", row.router_cpu, "%")
-    yield at_most("late", row.late, MOST_LATE, "%")
+    yield at_most("late", row.late, MAX_LATE, "%")
 
 
 def _client(kind: str, found: Clients, calm: Clients, judged: bool) -> Iterator[Figure]:
@@ -109,7 +109,7 @@ def _client(kind: str, found: Clients, calm: Clients, judged: bool) -> Iterator[
     yield Figure(f"{kind}: success", found.on_time, "%", 1.0 if judged else None, note=others)
     yield Figure(f"{kind}: p50", found.p50_ms, "ms")
     yield Figure(f"{kind}: p99", found.p99_ms, "ms")
-    yield Figure(f"{kind}: p99 /", ratio, "", MOST_RATIO if judged else None, at_least=False)
+    yield Figure(f"{kind}: p99 /", ratio, "", MAX_RATIO if judged else None, at_least=False)
 
 
 def result(rows: Sequence[Row], **facts: object) -> Result:
@@ -121,7 +121,7 @@ def result(rows: Sequence[Row], **facts: object) -> Result:
     reasons = "".join(f" {fault.splitlines()[0]}." for fault in faults)
     calm = rows[0]
     page = PAGE.format(per_s=calm.per_s, within=OPEN_WITHIN_S, reopens=REOPENS_PER_S, **facts)
-    meaning = MEANING.format(baseline=baseline_mb(calm), late=MOST_LATE)
+    meaning = MEANING.format(baseline=baseline_mb(calm), late=MAX_LATE)
     verdict = f"**{held(figure for some in found.values() for figure in some)}{reasons}**"
     blocks = [verdict, page, _table(found), meaning, "## The rows", map(_about, rows)]
     return Result("Siege: an honest tenant beside a thousand attacking clients", parts, blocks)

@@ -21,16 +21,16 @@ from loadtests.report.page import figures_table, parts_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from loadtests.runs.judged import judged
-from loadtests.runs.soak.growth import MOST_A_MINUTE, STORES_MOST_A_MINUTE, Sample, growth, sample
-from loadtests.runs.soak.load import ABOUT, ROUND_S, Heard, one_round
+from loadtests.runs.soak.growth import MAX_A_MINUTE, STORES_MAX_A_MINUTE, Sample, growth, sample
+from loadtests.runs.soak.load import ABOUT, ROUND_S, Outcomes, one_round
 
-MINUTES, LEAST_MINUTES, MOST_MINUTES = 10.0, 0.1, 24 * 60.0
+MINUTES, MIN_MINUTES, MAX_MINUTES = 10.0, 0.1, 24 * 60.0
 LOOK_EVERY_S = 1.0
-WARMUP_SHARE, MOST_WARMUP_S = 0.3, 180.0
+WARMUP_SHARE, MAX_WARMUP_S = 0.3, 180.0
 SETTLED_WITHIN_S = 20.0
 START_S = 30.0
 """Estimated start and settling of the stack."""
-LEAST_ROUNDS = 4
+MIN_ROUNDS = 4
 """With fewer rounds no slope is judged."""
 
 PAGE = """\
@@ -50,26 +50,26 @@ class Soak:
     """One soak. `left`: slots that the router still held at the end."""
 
     minutes: float
-    heard: Heard = field(default_factory=Heard)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     left: float = 0.0
 
     @property
     def warmup_s(self) -> float:
         """The time that does not count: caches fill, and the allocator reaches its working size."""
-        return min(MOST_WARMUP_S, WARMUP_SHARE * self.minutes * 60)
+        return min(MAX_WARMUP_S, WARMUP_SHARE * self.minutes * 60)
 
     @property
     def is_long_enough(self) -> bool:
-        return self.minutes * 60 - self.warmup_s >= LEAST_ROUNDS * ROUND_S
+        return self.minutes * 60 - self.warmup_s >= MIN_ROUNDS * ROUND_S
 
     def growth(self) -> dict[str, list[Figure]]:
         """The growth of each process, by its name; judged only if the soak was long enough."""
-        stores = dict.fromkeys((POSTGRES, VALKEY), STORES_MOST_A_MINUTE)
+        stores = dict.fromkeys((POSTGRES, VALKEY), STORES_MAX_A_MINUTE)
         return {
             name: list(
                 growth(
-                    samples, stores.get(name, MOST_A_MINUTE), warmup_s=self.warmup_s, round_s=ROUND_S,
+                    samples, stores.get(name, MAX_A_MINUTE), warmup_s=self.warmup_s, round_s=ROUND_S,
                     judged=self.is_long_enough,
                 )
             )
@@ -77,12 +77,12 @@ class Soak:
         }  # fmt: skip
 
     def ends(self) -> list[Figure]:
-        counted = [Figure(name, count) for name, count in self.heard.verdicts.most_common()]
-        wrong, left = self.heard.wrong, self.left
+        counted = [Figure(name, count) for name, count in self.outcomes.verdicts.most_common()]
+        wrong, left = self.outcomes.wrong, self.left
         return [
             at_least("processes that were sampled", len(self.samples), 1),
             *counted,
-            Figure("left by their clients", self.heard.left),
+            Figure("left by their clients", self.outcomes.left),
             at_most("wrong, foreign or dropped answers", wrong, 0),
             at_most("slots that the router still held at the end", left, 0),
         ]
@@ -119,7 +119,7 @@ async def play(minutes: float, say: Say) -> Soak:
         try:
             while (left_s := minutes * 60 - (perf_counter() - began)) > 0:
                 number += 1
-                await one_round(made.router.url, number, min(ROUND_S, max(1.0, left_s)), soak.heard)
+                await one_round(made.router.url, number, min(ROUND_S, max(1.0, left_s)), soak.outcomes)
                 if looking.done():
                     looking.result()
                 say(_progress(soak, max(0.0, minutes * 60 - (perf_counter() - began))))
@@ -131,9 +131,9 @@ async def play(minutes: float, say: Say) -> Soak:
 
 
 def _progress(soak: Soak, left_s: float) -> str:
-    ended = ", ".join(f"{name} {count:,}" for name, count in sorted(soak.heard.verdicts.items()))
+    ended = ", ".join(f"{name} {count:,}" for name, count in sorted(soak.outcomes.verdicts.items()))
     memory = ", ".join(f"{name} {some[-1].memory_mb:.0f}" for name, some in soak.samples.items())
-    return f"{left_s:.0f} s left; {ended}, left {soak.heard.left:,}; MB: {memory}"
+    return f"{left_s:.0f} s left; {ended}, left {soak.outcomes.left:,}; MB: {memory}"
 
 
 async def _look(made: Stack, soak: Soak, began: float) -> None:
@@ -153,8 +153,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long (default {MINUTES:g})")
     parser.add_argument("--out", type=Path, help="write soak.md into this folder, however long it lasted")
     given = parser.parse_args()
-    if not LEAST_MINUTES <= given.minutes <= MOST_MINUTES:
-        parser.error(f"--minutes: {LEAST_MINUTES:g} to {MOST_MINUTES:g} were expected")
+    if not MIN_MINUTES <= given.minutes <= MAX_MINUTES:
+        parser.error(f"--minutes: {MIN_MINUTES:g} to {MAX_MINUTES:g} were expected")
 
     async def made(say: Say) -> Result:
         return result(await play(given.minutes, say))

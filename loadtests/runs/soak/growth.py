@@ -20,9 +20,9 @@ from loadtests.report.figure import Figure
 
 KIB, MIB = 1024, 1024.0 * 1024.0
 S_PER_MINUTE = 60.0
-MOST_A_MINUTE: Mapping[str, float] = {"memory_mb": 1.0, "descriptors": 2.0, "threads": 1.0, "tasks": 2.0}
+MAX_A_MINUTE: Mapping[str, float] = {"memory_mb": 1.0, "descriptors": 2.0, "threads": 1.0, "tasks": 2.0}
 """The limit of the growth a minute."""
-STORES_MOST_A_MINUTE: Mapping[str, float] = {**MOST_A_MINUTE, "descriptors": 10.0}
+STORES_MAX_A_MINUTE: Mapping[str, float] = {**MAX_A_MINUTE, "descriptors": 10.0}
 """The limits of a database, which keeps the files open of each table, index and session that was used."""
 
 

@@ -43,13 +43,13 @@ cached search is stale after {CACHE_TTL_S} s: every path is used, and every cach
 
 
 @dataclass
-class Heard:
+class Outcomes:
     """How the requests ended. `left`: clients that were planned to leave, and did."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     left: int = 0
 
-    def hear(self, row: Row, exchange: Exchange) -> None:
+    def record(self, row: Row, exchange: Exchange) -> None:
         if exchange.failure == GAVE_UP:
             self.left += 1
             return
@@ -67,10 +67,10 @@ class Few(Questions):
         return super().bytes_of(ask, number % QUESTIONS)
 
 
-async def one_round(url: str, number: int, seconds: float, heard: Heard) -> None:
+async def one_round(url: str, number: int, seconds: float, outcomes: Outcomes) -> None:
     """Send load for `seconds`, until every request has ended."""
     plan = plan_of(seconds, PER_S, DEADLINE_MS, number)
-    await Client(plan, url, _asks(plan), requests=Few(url), answer=Kept, listen=heard.hear).run()
+    await Client(plan, url, _asks(plan), requests=Few(url), answer=Kept, listen=outcomes.record).run()
 
 
 def _asks(plan: Plan) -> Iterator[Ask]:

@@ -75,7 +75,7 @@ async def play(made: Stand) -> Played:
     pid = made.router.process.pid
     wanted, listener, still = plan(measured.per_s), Listener(), Stillness(lambda: [pid])
     client = Client(
-        wanted, made.url, asks(wanted), requests=Questions(made.url), answer=Kept, listen=listener.hear
+        wanted, made.url, asks(wanted), requests=Questions(made.url), answer=Kept, listen=listener.record
     )  # fmt: skip
     stops = Stillness()  # the machine's alone: who waits his turn for a processor is no stall
     beating = [asyncio.create_task(each.beat()) for each in (still, stops)]

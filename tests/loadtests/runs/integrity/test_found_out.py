@@ -32,7 +32,7 @@ def test_a_server_that_gives_everybody_the_same_answer_is_found_out() -> None:
             url, listener = f"http://127.0.0.1:{process.bound_port}", Listener()
             plan = plan_of(1, 50, 2000, seed=1)
             chats = (ask for ask in asks(plan, 50) if ask.tenant.name == CHAT)
-            client = Client(plan, url, chats, requests=Questions(url), answer=Kept, listen=listener.hear)
+            client = Client(plan, url, chats, requests=Questions(url), answer=Kept, listen=listener.record)
             await client.run()
         return listener, Checker([]).check(listener.entries, RouterLog())
 

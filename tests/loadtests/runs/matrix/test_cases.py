@@ -15,7 +15,7 @@ from loadtests.load.plan import Plan, Tenant
 from loadtests.runs.matrix import targets
 from loadtests.runs.matrix.cases import SERIES, Case, deadlines
 from loadtests.runs.matrix.cases import case as unread_case
-from loadtests.runs.matrix.drill import MOST_SECONDS, Drill, Run
+from loadtests.runs.matrix.drill import MAX_SECONDS, Drill, Run
 from loadtests.runs.matrix.play import play
 from loadtests.runs.matrix.playing import planned_s
 from loadtests.runs.matrix.staging import tenants_of
@@ -35,7 +35,7 @@ class Dry(Drill):
     plans: list[Plan]
 
     async def run(self, name: str, *tenants: Tenant, seconds: float, **more: Any) -> Run:
-        assert seconds <= MOST_SECONDS
+        assert seconds <= MAX_SECONDS
         plan = Plan(seconds, tenants, warmup_s=more["warmup_s"], cooldown_s=more["cooldown_s"])
         self.plans.append(plan)
         run = load(tenants=tuple(tenant.name for tenant in tenants))

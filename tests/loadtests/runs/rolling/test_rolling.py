@@ -21,11 +21,11 @@ def held(counted: Counted) -> bool:
 def test_what_is_neither_answered_nor_told_when_to_come_back_is_lost() -> None:
     counted = Counted(1, restarts=1)
     for row in (ended(ON_TIME), ended(LATE, stream=True), ended("refused:draining", hint_ms=500.0)):
-        counted.hear(row)
+        counted.record(row)
     assert (counted.sent, counted.answered, counted.streamed, counted.refused, held(counted)) == (3, 2, 1, 1, True)
     lost = ("refused:bare_503", "failed:closed", "failed:cut", "failed:connect", "failed:bad_status", "client_gave_up")
     for ending in lost:
-        counted.hear(ended(ending))
+        counted.record(ended(ending))
     assert (counted.lost.total(), sorted(counted.lost), held(counted)) == (6, sorted(lost), False)
 
 
