@@ -2,13 +2,13 @@
 
     python -m loadtests.bench                      the parts of docs/results/bench.md
     python -m loadtests.bench --publish            the same, and write that page
-    python -m loadtests.bench recall --rows 5000   one bench, with an option of its own
+    python -m loadtests.bench recall --rows 5000   one benchmark, with an option of its own
     python -m loadtests.bench recall --help        its options
-    python -m loadtests.bench --list               all benches
+    python -m loadtests.bench --list               all benchmarks
 
-A bench with a page writes it, its figures as JSON and its pictures into docs/results with `--publish`, or into the
-folder that `--out` names. `--quick` is a short run that only shows whether all of it works; nothing is published then.
-A missed target is a result, not a failure: the exit status is 0 and the table says so.
+`--publish` writes a benchmark's page, its figures as JSON and its pictures into docs/results; `--out` names another
+folder. `--quick` is a short run that tests the benchmark itself, and is not published. A missed target is a result, not
+a failure: the exit status is 0.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ from loadtests.report.machine import describe
 from loadtests.report.progress import progress
 from loadtests.report.result import Result, write
 
-PAUSE_S = 1.0  # sockets close, caches are written back: no bench pays for the one before
+PAUSE_S = 1.0  # sockets close and caches are written back before the next benchmark
 WIDE_ENOUGH_FOR_NOTES = 140
 WHOLE = "bench"
-"""The name of the page that has a part of several benches."""
+"""The name of the page that combines several benchmarks."""
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """The exit status."""
-    said = list(sys.argv[1:] if words is None else words)
-    names = list(dict.fromkeys(_names(said)))
+def main(arguments: Sequence[str] | None = None) -> int:
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    names = list(dict.fromkeys(_names(typed)))
     parser = _parser(names)
-    given = parser.parse_args(said)
+    given = parser.parse_args(typed)
     if given.list:
         print("\n".join(f"{name:<15} {bench.takes_s:>6.0f} s  {bench.about}" for name, bench in BENCHES.items()))
         return 0
     if given.publish and (given.quick or getattr(given, "only", None)):
-        parser.error("--publish: a short run and a part of one are not published; --out FOLDER writes them elsewhere")
+        parser.error("--publish: a short or partial run is not published; --out FOLDER writes it elsewhere")
     own = {name: value for name, value in vars(given).items() if name not in COMMON and value not in (None, [])}
     try:
         for name in names or PARTS:
@@ -61,12 +60,12 @@ def main(words: Sequence[str] | None = None) -> int:
 COMMON = ("names", "quick", "publish", "out", "list")
 
 
-def _names(words: Sequence[str]) -> Iterator[str]:
-    """What stands before the first option."""
-    for word in words:
-        if word.startswith("-"):
+def _names(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments before the first option."""
+    for argument in arguments:
+        if argument.startswith("-"):
             return
-        yield word
+        yield argument
 
 
 def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
@@ -74,8 +73,8 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
         prog="python -m loadtests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", choices=[*BENCHES, []], metavar="NAME", help="which; see --list")
-    parser.add_argument("--list", action="store_true", help="list the benches, and about how long each takes")
-    parser.add_argument("--quick", action="store_true", help="a short run: does all of it work?")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks, with their estimated durations")
+    parser.add_argument("--quick", action="store_true", help="a short run that tests the benchmark itself")
     parser.add_argument("--publish", action="store_true", help="write the page into docs/results")
     parser.add_argument("--out", type=Path, help="write the page into this folder")
     known = [name for name in names if name in BENCHES]
@@ -85,7 +84,7 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _own(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """For the parser: the options of these benches."""
+    """The options of these benchmarks, as keyword arguments of `add_argument`."""
     own = {}
     for struct in map(options, names) if names else (Seconds,):
         for field in msgspec.structs.fields(struct):
@@ -105,10 +104,10 @@ def _action(kind: Any) -> dict[str, Any]:
 
 
 def _chosen(name: str, own: Mapping[str, Any], short: bool, *, part: bool) -> dict[str, Any]:
-    """The options of one bench: those that were given and that it has; as a part of a whole its brief ones."""
+    """The options of one benchmark: the given ones that it has; as a part of bench.md its brief ones."""
     fields = {field.name for field in msgspec.structs.fields(options(name))}
-    said = {key: value for key, value in own.items() if key in fields}
-    return {**(quick(name) if short else {}), **said, **(BENCHES[name].brief if part else {})}
+    chosen = {key: value for key, value in own.items() if key in fields}
+    return {**(quick(name) if short else {}), **chosen, **(BENCHES[name].brief if part else {})}
 
 
 def _measure(names: Sequence[str], own: Mapping[str, Any], given: argparse.Namespace) -> None:
@@ -134,15 +133,14 @@ def _measure(names: Sequence[str], own: Mapping[str, Any], given: argparse.Names
 
 
 def _command(name: str, own: Mapping[str, Any], short: bool) -> str:
-    """What to type for the same again."""
-    words = [name] if name != WHOLE else []
+    arguments = [name] if name != WHOLE else []
     for option, value in own.items():
         for one in value if isinstance(value, list) else [value]:
-            words += [f"--{option.replace('_', '-')}", *([] if one is True else [str(one)])]
-    words += ["--quick"] if short else []
+            arguments += [f"--{option.replace('_', '-')}", *([] if one is True else [str(one)])]
+    arguments += ["--quick"] if short else []
     if name == WHOLE:
-        return f"make bench ARGS='{shlex.join(words)}'" if words else "make bench"
-    return shlex.join(["python", "-m", "loadtests.bench", *words])
+        return f"make bench ARGS='{shlex.join(arguments)}'" if arguments else "make bench"
+    return shlex.join(["python", "-m", "loadtests.bench", *arguments])
 
 
 if __name__ == "__main__":

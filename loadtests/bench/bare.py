@@ -1,6 +1,6 @@
-"""The least that a server can do: yardsticks for the machine of the day.
+"""Minimal servers, as references for the machine.
 
-    asgi     an application under uvicorn as it comes, which answers all with one body
+    asgi     an application under uvicorn with one constant answer
     lines    a protocol under uvloop that answers every line with one line
 
 Run: python -m loadtests.bench.bare asgi|lines PORT
@@ -27,7 +27,7 @@ _LINE = b'{"v":0,"verb":"confirm","job":"J_ping","seq":2,"ttl_ms":0,"status":"ok
 
 @asynccontextmanager
 async def bare(kind: str) -> AsyncIterator[tuple[int, Process]]:
-    """One of them on the core of what is measured: its port, once it listens, and its process."""
+    """Runs one on the router's core. Yields its port, once it listens, and its process."""
     (port,) = free_ports(1)
     async with started("loadtests.bench.bare", kind, str(port), cores=cores()[0]) as process:
         while True:
@@ -49,8 +49,6 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Lines(asyncio.Protocol):
-    """One connection."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 

@@ -1,9 +1,7 @@
-"""What it costs to be looked at: the journal in every request, one frame, and fifty viewers of a router that is busy.
+"""The cost of the console: journal entries in every request, one frame, and fifty viewers of a full router.
 
-a request's entries   the same records made, with the journal and without: the difference of the best batches
-a frame               16 tenants with full lines, 64 workers with a request each: made, and encoded
-fifty viewers         over sockets, of a router whose house is full: the processor time of its process with viewers,
-                      less that without, as a share of one core; while nobody asks, and while it refuses
+The entries are the difference of the best batches with the journal and without. A frame has 16 tenants with queued
+requests and 64 busy workers. The viewers are over sockets, without other load and while the router rejects requests.
 """
 
 from __future__ import annotations
@@ -42,14 +40,14 @@ from services.router.workers.workersfile import WorkerSpec
 from services.runtime.drain import Drain
 from services.runtime.telemetry import new_registry
 
-TENANTS, WORKERS, IN_LINE = 16, 64, 192
+TENANTS, WORKERS, QUEUED = 16, 64, 192
 SLO = RequestSLO(120_000.0, 120_000.0)
 VIEWERS = 50
 REFUSED = 500.0
 ROUNDS = 3
 BATCHES, CALLS = 7, 5000
 SETTINGS = {
-    "MAX_INFLIGHT": str(WORKERS), "MAX_QUEUE_SIZE": str(IN_LINE), "DEFAULT_SLO_MS": "600000",
+    "MAX_INFLIGHT": str(WORKERS), "MAX_QUEUE_SIZE": str(QUEUED), "DEFAULT_SLO_MS": "600000",
     "MAX_DEADLINE_MS": "600000", "MAX_LAB_TENANTS": "20", "PROBE_INTERVAL_S": "30",
 }  # fmt: skip
 
@@ -58,8 +56,6 @@ SETTINGS = {
 
 
 class _NoUpstream:
-    """A worker that is never spoken to."""
-
     def close(self) -> None:
         pass
 
@@ -68,7 +64,7 @@ def _worker(number: int) -> Worker:
     spec = WorkerSpec(
         name=f"worker-{number}", kind="openai", url="http://127.0.0.1:1", models=["hang"], slots=1, lookahead=0
     )
-    upstream: Upstream = _NoUpstream()  # type: ignore[assignment]  # the ledger is all that is used
+    upstream: Upstream = _NoUpstream()  # type: ignore[assignment]  # only the worker's state is used
     worker = Worker(spec, upstream)
     worker.health.answered(0.0, needed=True)
     return worker
@@ -83,8 +79,6 @@ def _request(number: int, now: float, of: str = "r") -> InferenceRequest:
 
 
 class _NoJournal(Journal):
-    """Keeps nothing."""
-
     def admitted(self, request: InferenceRequest) -> None:
         pass
 
@@ -106,13 +100,13 @@ def _entries_us(journal: Journal) -> float:
 
 
 async def _frame() -> tuple[float, float, int]:
-    """Milliseconds to make one, to encode one, and its bytes."""
+    """(milliseconds to make a frame, milliseconds to encode it, bytes)."""
     loop, rng, bounds = asyncio.get_running_loop(), Random(1), QueueBounds(10_000)
     scheduler = Scheduler(SchedulerSettings(bounds, TenantSpec("", bounds)), rng.random)
     dispatcher = Dispatcher(scheduler, Fleet([_worker(n) for n in range(WORKERS)], rng), InflightCap(WORKERS), rng)
     dispatcher.capacity_changed()
     journal, metrics = Journal(), RouterMetrics(new_registry())
-    for number in range(WORKERS + IN_LINE):
+    for number in range(WORKERS + QUEUED):
         request = _request(number, now := loop.time())
         assert dispatcher.admit(now, request) is None
         journal.admitted(request)
@@ -137,8 +131,6 @@ async def _frame() -> tuple[float, float, int]:
 
 
 class Viewer(asyncio.Protocol):
-    """Reads, and counts frames."""
-
     def __init__(self) -> None:
         self.frames = self.bytes = 0
 
@@ -155,14 +147,13 @@ Load = Callable[[Router, float], Awaitable[float]]
 
 
 async def _quiet(router: Router, seconds: float) -> float:
-    """Processor seconds a second of the router, while no request comes."""
-    prefill_backlog_s, began = cpu_s(router.pid), time.perf_counter()
+    cpu_before_s, began = cpu_s(router.pid), time.perf_counter()
     await asyncio.sleep(seconds)
-    return (cpu_s(router.pid) - prefill_backlog_s) / (time.perf_counter() - began)
+    return (cpu_s(router.pid) - cpu_before_s) / (time.perf_counter() - began)
 
 
 async def _busy(router: Router, seconds: float) -> float:
-    """The same, while it refuses REFUSED a second."""
+    """The same while it rejects REFUSED requests a second."""
     ask = Same(chat(router.port, "hang", temperature=0))
     refused = asyncio.create_task(at_rates(router.port, {"bench": REFUSED}, ask, seconds + 1))
     await asyncio.sleep(0.5)
@@ -174,7 +165,7 @@ async def _busy(router: Router, seconds: float) -> float:
 
 
 async def _watched(router: Router, viewers: int, load: Load, seconds: float) -> tuple[float, float, float]:
-    """The router's share of a core with so many viewers; frames a second and bytes a frame of one."""
+    """With so many viewers: the router's share of a core, frames a second, and bytes a frame of each viewer."""
     loop = asyncio.get_running_loop()
     watching = [(await loop.create_connection(Viewer, "127.0.0.1", router.port))[1] for _ in range(viewers)]
     await asyncio.sleep(0.5)
@@ -189,10 +180,10 @@ async def _watched(router: Router, viewers: int, load: Load, seconds: float) -> 
 
 
 async def _viewers(seconds: float) -> list[Figure]:
-    """Every worker has a request that is never answered, and every line is full of them."""
+    """Every worker has a request that is never answered, and every tenant's queue is full of them."""
     workers = Workers(WORKERS, slots=1, models=("hang",))
     async with standing(SETTINGS, workers=workers) as router:
-        tenants = (f"tenant-{number % TENANTS}" for number in range(WORKERS + IN_LINE))
+        tenants = (f"tenant-{number % TENANTS}" for number in range(WORKERS + QUEUED))
         held = await hold(router.port, [chat(router.port, "hang", tenant=name, temperature=0) for name in tenants], 0.5)
         rounds = [await _round(router, seconds) for _ in range(ROUNDS)]
         for holder in held:
@@ -201,29 +192,28 @@ async def _viewers(seconds: float) -> list[Figure]:
 
 
 async def _round(router: Router, seconds: float) -> list[Figure]:
-    """With viewers and without, close together: a neighbour on the machine comes and goes."""
+    """One round, with viewers and without, close together, since other programs on the machine come and go."""
     quiet = await _quiet(router, seconds)
     one, _, _ = await _watched(router, 1, _quiet, seconds)
     many, frames, size = await _watched(router, VIEWERS, _quiet, seconds)
     busy = await _busy(router, seconds)
     beside, _, _ = await _watched(router, VIEWERS, _busy, seconds)
-    unit, nothing = "% of a core", f"nobody asks for anything, which costs {100 * quiet:.1f} % without a viewer"
-    refusing = f"{REFUSED:g} refusals a second cost {100 * busy:.1f} % without a viewer"
+    unit, nothing = "% of a core", f"no other requests; without a viewer the router uses {100 * quiet:.1f} %"
+    refusing = f"{REFUSED:g} rejections a second; without a viewer the router uses {100 * busy:.1f} %"
     return [
         Figure("one viewer", 100 * (one - quiet), unit, note=nothing),
         at_most(f"{VIEWERS} viewers", 100 * (many - quiet), 5, unit, nothing),
         at_most(f"{VIEWERS} viewers beside a load", 100 * (beside - busy), 5, unit, refusing),
-        Figure("frames that each of them gets", frames, "a second", 4, note=f"{size:,.0f} bytes each"),
+        Figure("frames for each of them", frames, "a second", 4, note=f"{size:,.0f} bytes each"),
     ]
 
 
 async def measure(seconds: float, say: Say) -> Result:
-    """What it costs to be looked at."""
     with_journal, without = _entries_us(Journal()), _entries_us(_NoJournal())
     made_ms, encoded_ms, size = await _frame()
     say("the journal and a frame are measured")
     kept = f"{with_journal:.2f} us with the records themselves, {without:.2f} us without the journal"
-    full = f"{IN_LINE} in line, a request at every worker, 500 answers in the last second"
+    full = f"{QUEUED} queued, a request at every worker, 500 answers in the last second"
     figures = [
         at_most("a request's two entries in the journal", with_journal - without, 2, "us", kept),
         at_most(f"making a frame: {TENANTS} tenants, {WORKERS} workers", made_ms, 2, "ms", full),
@@ -234,13 +224,12 @@ async def measure(seconds: float, say: Say) -> Result:
 
 
 def result(figures: list[Figure], seconds: float) -> Result:
-    """As a page."""
-    return Result("What it costs to be looked at", {"console": figures}, [
+    return Result("The cost of the console", {"console": figures}, [
         f"""\
-The router has a core to itself, and the viewers and the load share another. Shares of a core are processor time of the
-router's process, {seconds:g} s each, less that of the same time while nobody looks. The house is full, so a frame is
-large: {TENANTS} tenants with {IN_LINE // TENANTS} in line each, {WORKERS} workers that all run something, and decisions
-without a pause. The shares are the medians of {ROUNDS} rounds, with the least and the greatest.
+The router has a core of its own; the viewers and the load share another. Shares of a core are processor time of the
+router's process over {seconds:g} s, less that of the same time without viewers. The pool is full, so a frame is large:
+{TENANTS} tenants with {QUEUED // TENANTS} queued requests each, {WORKERS} busy workers, and continuous decisions. The
+shares are the medians of {ROUNDS} rounds, with the lowest and the highest.
 """,
         figures_table(figures),
     ])  # fmt: skip

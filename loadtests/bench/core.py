@@ -1,7 +1,7 @@
-"""What each mechanism costs in CPython: microseconds of processor time a call, the best of several batches.
+"""The cost of each mechanism in CPython: microseconds of processor time a call, the best of several batches.
 
-A neighbour on the machine only ever makes a call slower, so the best batch is the one to believe. What a whole
-decision costs comes first (`deciding`); the others say where it goes.
+Other programs only make a call slower, so the best batch is reported. The cost of a whole decision comes first
+(`deciding`); the other figures are its parts.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ def _calls() -> Iterator[tuple[str, str, Call]]:
     chance = Random(1)
     draws = [chance.lognormvariate(4, 1) for _ in range(4096)]
     few, many = _scheduler(FEW), _scheduler(MANY)
-    yield f"a request through the scheduler, {FEW} tenants", "in line, in turn, settled", few
+    yield f"a request through the scheduler, {FEW} tenants", "queued, scheduled, settled", few
     yield f"a request through the scheduler, {MANY:,} tenants", "the same", many
-    yield "a place in a line of 256 by deadline", "in and out again", _line(draws)
+    yield "a request in a deadline queue of 256", "add and discard", _deadline_queue(draws)
     sketch, rolling, lengths = Sketch(0.02, half_life=200), Rolling(200), Lengths(Lengths())
     yield "a sample into a sketch", "", lambda n: sketch.add(draws[n % 4096])
     yield "a sample into a window of 200", "", lambda n: rolling.add(draws[n % 4096])
     yield "an answer's length, learned", "tenant and model", lambda n: lengths.observe(draws[n % 4096])
-    yield "an answer's length, asked for", "q90", lambda n: lengths.at(0.9, 512)
+    yield "an answer's length, estimated", "q90", lambda n: lengths.at(0.9, 512)
     calibration = WaitCalibration(WaitCalibration())
     yield "an error of a wait, learned", "tenant and class", lambda n: calibration.learn(0.1, draws[n % 4096] / 1000)
-    yield "a cautious wait, asked for", "", lambda n: calibration.cautious_s(0.1, 0.08)
-    standing, book, controller = CoDelLimiter(), RetryReservations(), Controller()
-    yield "a look at the standing queue", "", lambda n: standing.sample(n * 0.005, 0.1, 0.08, 0.8)
-    yield "a hint", "", lambda n: book.hint(n * 0.005, 1000.0, 100.0, 40_000.0, chance.random)
-    yield "the ladder, at a window's end", "twice a second and class", _ladder(controller)
-    yield "a start and an end, at the estimator", "capacity learned", _estimator()
+    yield "a cautious wait, estimated", "", lambda n: calibration.cautious_s(0.1, 0.08)
+    limiter, reservations, controller = CoDelLimiter(), RetryReservations(), Controller()
+    yield "a sample of the CoDel limiter", "", lambda n: limiter.sample(n * 0.005, 0.1, 0.08, 0.8)
+    yield "a hint", "", lambda n: reservations.hint(n * 0.005, 1000.0, 100.0, 40_000.0, chance.random)
+    yield "the degradation ladder, at a window's end", "twice a second and class", _ladder(controller)
+    yield "a start and an end in the estimator", "capacity learned", _estimator()
 
 
 def _scheduler(tenants: int) -> Call:
@@ -92,17 +92,17 @@ def _enqueue(drr: Drr, number: int, tenant: str, now: float) -> None:
     drr.enqueue(now, request)
 
 
-def _line(draws: list[float]) -> Call:
-    line = DeadlineLine()
+def _deadline_queue(draws: list[float]) -> Call:
+    queue = DeadlineLine()
     requests = [Request(number, "a", 0.0, draws[number], 50, 50) for number in range(512)]
     for number, request in enumerate(requests):
         request.sequence, request.charge_tokens = number, 100.0
     for request in requests[:256]:
-        line.add(request)
+        queue.add(request)
 
     def call(number: int) -> None:
-        line.add(requests[(number + 256) % 512])
-        line.discard(requests[number % 512])
+        queue.add(requests[(number + 256) % 512])
+        queue.discard(requests[number % 512])
 
     return call
 

@@ -1,12 +1,12 @@
-"""A router, its worker and its clients in one loop in memory, and the router's bytecodes counted, to the last one.
+"""Counts the router's bytecodes exactly, with the router, a worker and clients in one event loop in memory.
 
-Every instruction of a function below `services/` is a step. What C code does in one of them is not seen: it is the same
-step whether it decodes ten bytes or ten thousand. The clock is virtual and there are no sockets: no read is cut, no
-second passes by chance, and all that the router takes from the system is given. So two counts of the same code are
-equal, on every machine with the same Python.
+Every bytecode instruction of a function below `services/` is a step. Work inside C code is not counted: decoding ten
+bytes is the same step as decoding ten thousand. The clock is virtual and there are no sockets, so neither reads nor
+time vary, and all inputs from the system are fixed. Two counts of the same code are equal on every machine with the
+same Python.
 
 Run: python -m loadtests.bench.counted KIND [metrics,log,journal]
-prints the steps that a request of this kind takes, by file, as JSON; without what is named, where something is.
+It prints the steps of one request of this kind by file, as JSON; without the named parts of observation, if any.
 """
 
 from __future__ import annotations
@@ -35,22 +35,20 @@ from services.runtime.serve import running
 STUB_PORT = 7000
 REQUESTS = 160
 WARM_UP = 2 * REQUESTS
-"""Caches fill, and estimates begin to answer for themselves."""
+"""Caches fill, and estimates are learned."""
 FULL = {"max_inflight": 1, "max_queue_size": 1, "tenant_queue_size": 1}
 STATUS = {"answers": 200, "refusals": 429}
 HERE = "/services/"
 WORK_S = 0.02
-"""What the worker takes for an answer: time must pass, or rates would be without end."""
+"""Service time of the worker. Time must pass, or rates would be infinite."""
 
 
 class Steps:
-    """The steps of the router's own code, by file."""
-
     def __init__(self) -> None:
         self.of_file: Counter[str] = Counter()
 
     def trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        """For sys.settrace: a function begins, or goes on."""
+        """The function for `sys.settrace`: called when a frame starts or resumes."""
         _, here, file = frame.f_code.co_filename.rpartition(HERE)
         if not here:
             return None
@@ -66,14 +64,14 @@ class Steps:
 
 
 class Worker(Stub):
-    """The benches' stub, which takes its time."""
+    """The benchmarks' stub with a service time."""
 
     def on_message_complete(self) -> None:
         asyncio.get_running_loop().call_later(WORK_S, super().on_message_complete)
 
 
 async def counted(kind: str, folder: Path) -> Counter[str]:
-    """Steps of `REQUESTS` requests, by file."""
+    """The steps of `REQUESTS` requests, by file below services/."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     await loop.create_server(Worker, "127.0.0.1", STUB_PORT)
@@ -89,7 +87,7 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
         async with running(router, bind=loop.bind) as process:  # type: ignore[arg-type]  # no sockets of the kernel
             return await _count(process.bound_port, kind)
     finally:
-        log.close()  # its thread would keep the clock, the loop and all that was in it
+        log.close()  # its thread would keep the clock, the loop and everything in it alive
 
 
 async def _count(port: int, kind: str) -> Counter[str]:
@@ -110,20 +108,19 @@ async def _count(port: int, kind: str) -> Counter[str]:
 
 
 async def _ask(clients: list[Connection], asked: list[bytes], requests: int) -> None:
-    for turn in range(requests // len(clients)):
-        await asyncio.gather(*(client.ask(asked[(turn + at) % len(asked)]) for at, client in enumerate(clients)))
+    for number in range(requests // len(clients)):
+        await asyncio.gather(*(client.ask(asked[(number + at) % len(asked)]) for at, client in enumerate(clients)))
         await asyncio.sleep(WORK_S / 10)
 
 
 def steps_of(kind: str) -> dict[str, float]:
-    """The steps that one request of this kind takes, by file below services/."""
+    """The steps of one request of this kind, by file below services/."""
     with tempfile.TemporaryDirectory() as folder:
         found = run(counted(kind, Path(folder)))
     return {file: count / REQUESTS for file, count in sorted(found.items())}
 
 
 def steps_a_request() -> dict[str, dict[str, float]]:
-    """Of each kind of request."""
     return {kind: steps_of(kind) for kind in STATUS}
 
 

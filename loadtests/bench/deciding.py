@@ -1,9 +1,8 @@
-"""What a whole decision costs in real time, in this process, alone: a part of the bench `core`.
+"""The cost of a whole decision in real time, in this process: a part of the benchmark `core`.
 
-Weir's own objects are driven on a virtual clock at ten times capacity: offers as they come, a new start for each end.
-Each call is timed. A served request's decision is its offer, the `next` that started it, its first token and its
-`finish`; a refused one's is its offer. A machine that is busy with other things only ever makes it slower, so the
-best of several repetitions is what counts; median and worst, and processor time, tell the noise.
+Weir's objects run on a virtual clock at ten times capacity, and each call is timed. The decision of a served request is
+its `admit`, the `next` that started it, its first token and its `finish`; that of a rejected one is its `admit`. Other
+programs only make it slower, so the best repetition is reported; median, worst and processor time show the noise.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ FEW, MANY = 10, 10_000
 REPETITIONS = 5
 OFFERS = 40_000
 WARM_UP = 0.2
-"""Of the offers: learning, and Python's own warming up."""
+"""Share of the offers that do not count: estimates are learned, and Python warms up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Nanoseconds a decision, request by request."""
+    """Nanoseconds of each decision."""
 
     served: Sequence[int]
     refused: Sequence[int]
@@ -47,7 +46,7 @@ class Costs:
 
 
 class Drive:
-    """Weir with `tenants` equal tenants, and sixteen slots that never rest."""
+    """A scheduler with `tenants` equal tenants, and sixteen slots that are always busy."""
 
     def __init__(self, tenants: int, seed: int, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._clock = clock
@@ -119,7 +118,7 @@ def p99(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """Few and many tenants, and few once more in processor time, one after the other: a noisy while hits all."""
+    """Few and many tenants, and few again in processor time, in sequence, so that noise affects all of them."""
 
     few: Costs
     many: Costs
@@ -127,7 +126,7 @@ class Repetition:
 
 
 def measure(repetitions: int = REPETITIONS, offers: int = OFFERS) -> Iterator[Figure]:
-    """What is served is timed from its offer to its end; microseconds."""
+    """Times decisions from admission to the end, in microseconds."""
     made = [
         Repetition(
             Drive(FEW, each).run(offers), Drive(MANY, each).run(offers), Drive(FEW, each, thread_time_ns).run(offers)
@@ -150,7 +149,7 @@ FIGURES: Sequence[tuple[str, str, float | None, Callable[[Repetition], float]]] 
     ("the same, median, ten tenants", "µs", None, _us(lambda each: median(each.few.served))),
     ("the same, median, ten thousand tenants", "µs", None, _us(lambda each: median(each.many.served))),
     ("the same in processor time, p99, ten tenants", "µs", None, _us(lambda each: p99(each.processor.served))),
-    ("a refused one, p99, ten tenants", "µs", 5000, _us(lambda each: p99(each.few.refused))),
+    ("a rejection, p99, ten tenants", "µs", 5000, _us(lambda each: p99(each.few.refused))),
     ("the same, median, ten tenants", "µs", None, _us(lambda each: median(each.few.refused))),
     ("the same, median, ten thousand tenants", "µs", None, _us(lambda each: median(each.many.refused))),
     ("a served decision, median: ten thousand tenants / ten", "", 1.5,

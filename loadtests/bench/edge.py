@@ -1,10 +1,9 @@
-"""What the edge costs: CPU time of a service whose handlers do next to nothing, per request.
+"""The cost of the HTTP layer: CPU time a request of a service whose handlers do almost nothing.
 
-The difference between this and the router's own cost is what admission, retrieval and workers take. Time is the server
-process's own, user and system, so that a busy machine changes it little. Run it in two checkouts in turn to compare
-them.
+User and system time of the server's process. The router's own cost minus this is that of admission, retrieval and
+workers. To compare two checkouts, run it in each of them in turn.
 
-Run: python -m loadtests.bench edge      what it measures is `python -m loadtests.bench.edge PORT`
+Run: python -m loadtests.bench edge      the measured process is `python -m loadtests.bench.edge PORT`
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ def serve(port: int) -> int:
 
 
 async def measure() -> list[Figure]:
-    """A figure for each kind of answer."""
     server_core, other_core = cores()
     (port,) = free_ports(1)
     ready = f"http://127.0.0.1:{port}/health/ready"
@@ -88,12 +86,12 @@ async def measure() -> list[Figure]:
 
 
 async def cost_us(port: int, pid: int, path: str) -> float:
-    """What one request costs the server."""
+    """Microseconds of CPU time that one request costs the server."""
     request = chat(port).replace(ROUTE.encode(), path.encode(), 1)
     await closed_number(port, [request], CONNECTIONS, REQUESTS // 10)
-    prefill_backlog_s = cpu_s(pid)
+    cpu_before_s = cpu_s(pid)
     await closed_number(port, [request], CONNECTIONS, REQUESTS)
-    return (cpu_s(pid) - prefill_backlog_s) / REQUESTS * 1e6
+    return (cpu_s(pid) - cpu_before_s) / REQUESTS * 1e6
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What it costs to keep an engine in a process of its own: the time of a step's round trip.
+"""The cost of an engine in its own process: the round trip of a step.
 
-One and the same engine is stepped in this process and behind another, in turns, so that whatever else runs on the
-machine meets both alike. The difference is the price of the isolation. Here the engine is simulated, and its steps take
-no time but that of its own code; the bench of batching does the same with a model.
+The same simulated engine is stepped in this process and in another, in turns, so that other load on the machine affects
+both alike. The benchmark `batching` does the same with a model.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ UNIT = "us of CPU"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds: of the clock, of this process, and of the engine's own."""
+    """Seconds: wall time, CPU time of this process, and CPU time of the engine's process."""
 
     wall_s: float
     cpu_s: float
@@ -37,7 +36,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A step here and there: the median of the turns."""
+    """The cost of a step in this process and in another: the medians of the turns."""
 
     here: Spent
     there: Spent
@@ -46,7 +45,7 @@ class Compared:
 async def in_turns(
     here: Engine, there: EngineProcess, requests: Sequence[GenerateRequest], *, turns: int, steps: int
 ) -> Compared:
-    """Both step the same requests, once they have read their prompts. Neither has anything else to do."""
+    """Both engines step the same requests after their prompts were read; they do nothing else."""
     ours = [here.prepare(request) for request in requests]
     theirs = [await there.prepare(request) for request in requests]
     for mine, other in zip(ours, theirs, strict=True):
@@ -85,7 +84,6 @@ def _median(spent: Sequence[Spent]) -> Spent:
 
 
 async def measure() -> list[Figure]:
-    """Of each size of batch."""
     return [figure for batch in BATCHES for figure in await _figures(batch)]
 
 
@@ -103,8 +101,8 @@ async def _figures(batch: int) -> list[Figure]:
     trip = f"{cost.there.wall_s * 1e6:.0f} us of wall time"
     return [
         Figure(f"{name}, in one process", cost.here.cpu_s * 1e6, UNIT),
-        Figure(f"{name}, behind another: in the worker", cost.there.cpu_s * 1e6, UNIT, note=trip),
-        Figure(f"{name}, behind another: there", cost.there.child_s * 1e6, UNIT),
+        Figure(f"{name}, in another process: the worker's part", cost.there.cpu_s * 1e6, UNIT, note=trip),
+        Figure(f"{name}, in another process: the engine's part", cost.there.child_s * 1e6, UNIT),
     ]
 
 

@@ -1,8 +1,7 @@
-"""What the open-loop generator can do from one core: it must not be what a load test measures.
+"""The limits of the open-loop generator on one core, which must not limit a load test.
 
-The generator has one core to itself, and sends to a stub on the other that answers at once. Two figures matter: how
-many requests a second of a core's time sends, and how many left later than 20 ms after their time, which is what makes
-a run worthless. The first is measured in processor time, so a busy neighbour moves it little.
+The figures are the requests sent in a second of a core's processor time, before a stub on the other core, and the share
+sent more than 20 ms late, which invalidates a run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from loadtests.report.figure import Figure, at_least, at_most
 
 PER_S = 3000
 TARGET_PER_S = 3000
-MOST_LATE = 0.05  # a share: beyond it a run says of itself that it measured the machine
+MAX_LATE = 0.05  # share of late requests above which a run is marked invalid
 WARM_S = 1.0
 ALIKE = f'name = "alike"\nper_s = {PER_S}'
 DRAWN = f"""\
@@ -55,12 +54,12 @@ async def measure(seconds: float) -> list[Figure]:
 
 
 def sent(name: str, found: Figures, seconds: float, cpu_s: float) -> list[Figure]:
-    """How much for a core's time, and how late."""
+    """The figures of one plan: requests a second of a core, and lateness."""
     tries, late = sum(found.tries.values()), found.generator_ms
     failed = tries - found.tries.get("served_on_time", 0) - found.tries.get("served_late", 0)
     spent = f"{tries:,} in {seconds:g} s, {1e6 * cpu_s / tries:.0f} us each, {failed} not served"
     how_late = f"p50 {late.p50:.1f} ms, p99 {late.p99:.1f} ms, most {late.most:.0f} ms"
     return [
         at_least(f"{name}: sent per second of a core", tries / cpu_s, TARGET_PER_S, "requests/s", spent),
-        at_most(f"{name}: later than 20 ms, at {PER_S:,}/s", found.generator_late, MOST_LATE, "%", how_late),
+        at_most(f"{name}: later than 20 ms, at {PER_S:,}/s", found.generator_late, MAX_LATE, "%", how_late),
     ]

@@ -1,4 +1,4 @@
-"""Prometheus in its moods: asking often, reading slowly, breaking off. Each plays until it is stopped."""
+"""Ways to scrape the router: often, slowly, or with disconnects. Each runs until it is cancelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Mood = Callable[[int], Coroutine[Any, Any, None]]
 
 
 async def often(port: int) -> None:
-    """A whole page every 100 ms."""
+    """The whole page every 100 ms."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
         writer.write(ASK)
@@ -26,7 +26,7 @@ async def often(port: int) -> None:
 
 
 async def slowly(port: int) -> None:
-    """Eight that read one byte a second; cut off, they ask again."""
+    """Eight clients that read one byte a second, and reconnect when they are cut off."""
     await asyncio.gather(*(_one_slow(port) for _ in range(SLOW_READERS)))
 
 
@@ -44,7 +44,7 @@ async def _one_slow(port: int) -> None:
 
 
 async def breaking_off(port: int) -> None:
-    """Ten a second ask, and are gone before the page is."""
+    """Ten requests a second, each aborted before the answer."""
     while True:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(ASK)
@@ -54,7 +54,6 @@ async def breaking_off(port: int) -> None:
 
 
 async def gone(port: int) -> None:
-    """Nobody asks."""
     await asyncio.Event().wait()
 
 
@@ -68,7 +67,6 @@ MOODS: dict[str, Mood] = {
 
 @contextlib.asynccontextmanager
 async def in_mood(mood: Mood, port: int) -> AsyncIterator[None]:
-    """While it plays."""
     task = asyncio.create_task(mood(port))
     try:
         await asyncio.sleep(0.3)

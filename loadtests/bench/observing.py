@@ -1,9 +1,4 @@
-"""What observation costs a router: metrics, log, journal, traces, and Prometheus in its moods.
-
-Routers in several states of observation stand side by side before one stub, share a core and take turns. The cost of a
-request is the time that the kernel says the process had a processor, all its threads together: who else is busy on the
-machine changes it little.
-"""
+"""The cost of observation in the router: metrics, log, journal, traces, and ways to scrape it. See `METHOD`."""
 
 from __future__ import annotations
 
@@ -34,36 +29,34 @@ from services.core.outcome import Outcome
 from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.exposition import Registry, page_of
 
-LEAST_SHARE = 0.95
-"""Of what the unobserved router does."""
+MIN_SHARE = 0.95
+"""Target: share of the unobserved router's throughput."""
 RATE = 200.0
 LOADS_A_MOOD = 5
 LONGER = 4
-"""So many times the requests for a router that is watched until it has exported: at rest it costs something, too."""
+"""Factor of the requests for a router that exports traces: its wait for the export costs time, too."""
 EXPORT_S = 1.3
 METHOD = """\
-**Observed.** Routers that differ in what is taken out of them, side by side before one stub that answers at once: chat
-completions of sixteen tenants, {requests:,} a round over 32 connections, {rounds} rounds, each router once in every
-round and in another order. `nothing` has no metrics, no journal and no line in the log for a request; `everything` is
-the router as it is shipped, its log written to a file. Traced means exported to a collector that takes everything.
+**Observed.** Routers that differ in their observation, before one stub that answers at once: chat completions of
+sixteen tenants, {requests:,} a round over 32 connections, {rounds} rounds, each router once in every round and in
+another order. `nothing` has no metrics, no journal and no log line for a request; `everything` is the default router,
+its log written to a file. Traced means exported to a collector that accepts everything.
 
-The cost of a request is the processor time that the kernel gave the router's process, threads included. A router has
-one core, so its throughput is the reciprocal of that cost; the figure is the unobserved router's cost over the
-observed one's. Each cost is the mean of the cheapest quarter of the rounds, since whoever else is busy on a machine
-only makes a round dearer. What a traced router exports after a round is in its cost, too. Requests a second by the
-clock are for the record.
+The cost of a request is the processor time of the router's process, threads included. A router has one core, so its
+throughput is the reciprocal of that cost; the figure is the unobserved router's cost over the observed one's. Each cost
+is the mean of the cheapest quarter of the rounds, since other load on the machine only makes a round more expensive.
+Exports after a round count in its cost. Requests a second of wall time are for the record.
 
-**Prometheus.** The router as it is shipped under the same load, while somebody reads its metrics in that way. Latency
-is measured afterwards in the same mood: Poisson arrivals, 200 a second, {seconds:g} s each, from the intended time.
-"Gone" is nobody at all. The eight that read a byte a second are cut off after ten seconds, and come back.
+**Prometheus.** The default router under the same load, while its metrics are read in the named way. Latency is measured
+afterwards with the same reads: Poisson arrivals, 200 a second, {seconds:g} s each, from the intended time. "Gone" is no
+reads at all. The eight that read a byte a second are cut off after ten seconds, and reconnect.
 
-**The page** is the router's part of it for sixteen tenants and `other` with six outcomes each, written in this process.
+**The page** is the router's part of the metrics for sixteen tenants and `other` with six outcomes each, written in this
+process.
 """
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Of this bench."""
-
     rounds: Annotated[int, msgspec.Meta(ge=1, le=1000, description="how often each router is loaded")] = 40
     requests: Annotated[int, msgspec.Meta(ge=100, description="requests of a round")] = 1600
     seconds: Annotated[float, msgspec.Meta(ge=0.5, le=60, description="how long latency is measured")] = 4.0
@@ -74,36 +67,35 @@ QUICK = {"rounds": 2, "requests": 200, "seconds": 0.5}
 
 @dataclass(frozen=True)
 class Variant:
-    """How a router is observed: which parts are silent, and which settings it has."""
+    """How a router is observed: the parts that are off, and its settings."""
 
     silent: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settle_s(self) -> float:
-        """After a load: until what it exports is out."""
+        """Seconds after a load until the exports are done."""
         return EXPORT_S if self.settings else 0.0
 
 
 @dataclass
 class Costs:
-    """Of each round: microseconds of processor time a request, and requests a second by the clock."""
+    """Of each round: microseconds of processor time a request, and requests a second of wall time."""
 
     cpu_us: list[float] = field(default_factory=list)
     per_second: list[float] = field(default_factory=list)
 
     @property
     def undisturbed(self) -> float:
-        """The mean of the cheapest quarter of the rounds: whoever else is busy only makes them dearer."""
+        """The mean of the cheapest quarter of the rounds: other load only makes them more expensive."""
         ordered = sorted(self.cpu_us)
         return statistics.mean(ordered[: max(1, len(ordered) // 4)])
 
     async def round(self, router: Router, requests: int, settle_s: float = 0.0) -> None:
-        """So many requests."""
-        prefill_backlog_s = cpu_s(router.pid)
+        cpu_before_s = cpu_s(router.pid)
         tally = await closed_number(router.port, of_tenants(router.port), CONNECTIONS, requests)
         await asyncio.sleep(settle_s)
-        spent_s = cpu_s(router.pid) - prefill_backlog_s
+        spent_s = cpu_s(router.pid) - cpu_before_s
         tally.only(200)
         answered = tally.statuses[200]
         self.cpu_us.append(spent_s / answered * 1e6)
@@ -111,7 +103,7 @@ class Costs:
 
 
 def variants(traces_url: str) -> dict[str, Variant]:
-    """The first is what the others are compared with."""
+    """The variants by name. The others are compared with the first."""
     exported = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": traces_url}
     share = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
     return {
@@ -126,7 +118,6 @@ def variants(traces_url: str) -> dict[str, Variant]:
 
 
 async def measure(options: Options, say: Say) -> Result:
-    """Of each way to be observed, and of each mood."""
     figures = page_written()
     figures += compared(await _observed(options, say))
     figures += moods_compared(*await _scraped(options, say))
@@ -134,17 +125,16 @@ async def measure(options: Options, say: Say) -> Result:
 
 
 async def _observed(options: Options, say: Say) -> dict[str, Costs]:
-    """What a request costs each router."""
     async with AsyncExitStack() as stack:
         stack.enter_context(pinned(cores()[1]))
-        stub_port, collector = [await stack.enter_async_context(stub()) for _ in range(2)]  # a stub takes all traces
+        stub_port, collector = [await stack.enter_async_context(stub()) for _ in range(2)]  # a stub accepts all traces
         chosen = variants(f"http://127.0.0.1:{collector}")
         routers = {}
         for name, variant in chosen.items():
             words = ("loadtests.bench.silenced", ",".join(variant.silent))
             settings = {"PROBE_INTERVAL_S": "5", **variant.settings}
             routers[name] = await stack.enter_async_context(router_before(stub_port, settings, words=words))
-            await Costs().round(routers[name], options.requests // 4)  # warm
+            await Costs().round(routers[name], options.requests // 4)  # warm-up
         costs = {name: Costs() for name in chosen}
         names = list(chosen)
         for at in range(options.rounds):
@@ -157,11 +147,10 @@ async def _observed(options: Options, say: Say) -> dict[str, Costs]:
 
 
 def compared(costs: Mapping[str, Costs]) -> list[Figure]:
-    """What each way to be observed leaves of the throughput of the first."""
     (first, alone), *others = costs.items()
     figures = [Figure(f"observed: {first}", alone.undisturbed, "us of CPU a request", note=_wall(alone))]
     for name, cost in others:
-        target = LEAST_SHARE if name == "everything" else None
+        target = MIN_SHARE if name == "everything" else None
         note = f"{cost.undisturbed:.1f} us of CPU a request; {_wall(cost)}"
         share = alone.undisturbed / cost.undisturbed
         figures.append(Figure(f"observed: {name}", share, "of the throughput", target, note=note))
@@ -169,11 +158,10 @@ def compared(costs: Mapping[str, Costs]) -> list[Figure]:
 
 
 def _wall(cost: Costs) -> str:
-    return f"{max(cost.per_second):,.0f} requests/s by the clock, at best"
+    return f"{max(cost.per_second):,.0f} requests/s of wall time, at best"
 
 
 async def _scraped(options: Options, say: Say) -> tuple[dict[str, Costs], dict[str, list[Quantiles]]]:
-    """What a request costs in each mood of Prometheus, and how long its answer takes."""
     costs = {name: Costs() for name in MOODS}
     waits: dict[str, list[Quantiles]] = {name: [] for name in MOODS}
     rounds = max(2, options.rounds // 8)
@@ -192,7 +180,7 @@ async def _scraped(options: Options, say: Say) -> tuple[dict[str, Costs], dict[s
 
 
 def moods_compared(costs: Mapping[str, Costs], waits: Mapping[str, Sequence[Quantiles]]) -> list[Figure]:
-    """What each mood leaves of the throughput when Prometheus is gone, and what it adds to the latency."""
+    """The throughput of each way to scrape as a share of that without scrapes, and its latency."""
     quiet = next(iter(costs))
     figures = []
     for name, cost in costs.items():
@@ -202,12 +190,12 @@ def moods_compared(costs: Mapping[str, Costs], waits: Mapping[str, Sequence[Quan
             figures.append(Figure(f"Prometheus {name}", cost.undisturbed, "us of CPU a request", note=note))
         else:
             share = costs[quiet].undisturbed / cost.undisturbed
-            figures.append(Figure(f"Prometheus: {name}", share, "of the throughput", LEAST_SHARE, note=note))
+            figures.append(Figure(f"Prometheus: {name}", share, "of the throughput", MIN_SHARE, note=note))
     return figures
 
 
 def page_written() -> list[Figure]:
-    """A page of seventeen tenants, six outcomes of each, by both writers."""
+    """The time to write a page of seventeen tenants with six outcomes each, by both writers."""
     registry = Registry()
     metrics = RouterMetrics(registry)
     for tenant in [*(f"tenant-{number}" for number in range(TENANTS)), "other"]:
@@ -233,7 +221,6 @@ def _ms(write: Callable[[], object], times: int = 15) -> float:
 
 
 def result(figures: Sequence[Figure], options: Options) -> Result:
-    """As a page."""
     method = METHOD.format(requests=options.requests, rounds=options.rounds, seconds=options.seconds)
     blocks = [summary(figures), figures_table(figures), "## How it is measured\n\n" + method]
-    return Result("What observation costs", {"observing": figures}, blocks)
+    return Result("The cost of observation", {"observing": figures}, blocks)

@@ -1,8 +1,7 @@
-"""Where the router's time goes: py-spy's samples of a saturated router, summed by what the code is for.
+"""Where the router's time goes: py-spy samples of a saturated router, summed by purpose.
 
-A sample counts for the innermost frame that is not a library's helper: what `json` does for `strictjson` is parsing.
-py-spy sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's own
-C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0).
+A sample counts for the innermost frame that is not a library's helper: `json` called by `strictjson` is parsing. py-spy
+needs the permission to trace processes (root, or kernel.yama.ptrace_scope=0).
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ reading, timers.
 
 
 def area(stack: list[str]) -> str:
-    """What the innermost known frame is for."""
     for frame in reversed(stack):
         for part, name in AREAS.items():
             if part in frame and ROOT not in frame:
@@ -65,7 +63,7 @@ def area(stack: list[str]) -> str:
 
 
 def summed(raw: str) -> list[tuple[str, float]]:
-    """py-spy's raw stacks of the event loop's thread as shares, largest first."""
+    """The shares of py-spy's raw stacks of the event loop's thread, largest first."""
     counts: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, samples = line.rpartition(" ")
@@ -77,7 +75,6 @@ def summed(raw: str) -> list[tuple[str, float]]:
 
 
 async def measure(say: Say) -> Result:
-    """Where the time goes for each kind of request."""
     shares = {}
     for kind in KINDS:
         say(kind)
@@ -87,7 +84,6 @@ async def measure(say: Say) -> Result:
 
 
 async def _sampled(router: Router, kind: str) -> str:
-    """py-spy's raw stacks, of a router under this load."""
     held = await hold(router.port, [chat(router.port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
     request = chat(router.port, stream=kind == "streams")
     load = asyncio.create_task(closed_loop(router.port, request, CONNECTIONS, SECONDS + 3))
@@ -98,17 +94,17 @@ async def _sampled(router: Router, kind: str) -> str:
             "--duration", str(SECONDS), "--rate", str(SAMPLES_A_SECOND), "--format", "raw", "--output", raw.name,
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        _, said = await spy.communicate()
+        _, errors = await spy.communicate()
         await load
         for holder in held:
             holder.transport.close()
         if spy.returncode:
-            raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
+            raise RuntimeError(f"py-spy failed: {errors.decode(errors='replace').strip()[-300:]}")
         return raw.read()
 
 
 def result(shares: dict[str, list[tuple[str, float]]]) -> Result:
-    """The shares as a page, each a figure for the record."""
+    """The shares as a page; none has a target."""
     names = list(dict.fromkeys(name for rows in shares.values() for name, _ in rows))
     rows = ((name, *(f"{dict(rows).get(name, 0):.0%}" for rows in shares.values())) for name in names)
     figures = {kind: [Figure(name, share, "%") for name, share in rows] for kind, rows in shares.items()}

@@ -1,4 +1,4 @@
-"""The router on one core, before a stub on the other: throughput, refusals, streamed chunks, added latency."""
+"""The router on one core, before a stub on the other: throughput, rejections, streamed chunks, added latency."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ async def _answers(port: int, stub_port: int, seconds: float) -> list[Figure]:
     busy.only(200)
     streams.only(200)
     alone, through = await _latency(stub_port, seconds * 2), await _latency(port, seconds * 2)
-    told = f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
-    told += f"client and stub alone {ceiling.per_second:,.0f}/s"
+    note = f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
+    note += f"client and stub alone {ceiling.per_second:,.0f}/s"
     spread = f"{CONNECTIONS} streams; {streams.events / max(1, streams.reads):.2f} chunks per read"
     return [
-        at_least("chat completions", busy.per_second, 8000, "requests/s", told),
+        at_least("chat completions", busy.per_second, 8000, "requests/s", note),
         at_least("streamed chunks", streams.events / streams.wall_s, 15_000, "chunks/s", spread),
         _added("p50", through.p50, alone.p50, 1.5),
         _added("p99", through.p99, alone.p99, 6),

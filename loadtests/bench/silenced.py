@@ -1,4 +1,4 @@
-"""The router, with parts of its observation taken out: what there is no setting for, since nobody wants it.
+"""The router without parts of its observation, for which there is no setting.
 
 Run: python -m loadtests.bench.silenced [metrics,log,journal]
 """
@@ -26,17 +26,17 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 class Uncounted(RouterMetrics):
-    """Counts nothing."""
+    """Metrics whose `COUNTS` do nothing after `silence`."""
 
 
 class Unwritten(Journal):
-    """Writes nothing down."""
+    """A journal whose `NOTES` do nothing after `silence`."""
 
     __slots__ = ()
 
 
 def silence(parts: set[str]) -> None:
-    """From now on these say nothing."""
+    """Switches these parts off for the rest of the process."""
     if "metrics" in parts:
         for name in COUNTS:
             setattr(Uncounted, name, _nothing)

@@ -1,7 +1,6 @@
-"""How many requests the simulator takes through a policy in a second of one core, at ten times capacity.
+"""Requests that the simulator processes for a policy in a second of one core, at ten times capacity.
 
-Processor time, not the clock's: a busy neighbour takes turns, and the simulator does nothing but compute. Everything
-is on: ledger, histograms, fairness, predictions. Capacity is measured before and not counted.
+Processor time, with ledger, histograms, fairness and predictions. Measuring the capacity does not count.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from loadtests.scenarios.model import PolicyChoice, Scenario, parse
 from loadtests.simulator import capacity, engine
 
 LOAD = 10
-SIMULATED_S_PER_S = 15  # about how much of this scenario fits into a second, with Weir
+SIMULATED_S_PER_S = 15  # simulated seconds of this scenario a second, roughly, with Weir
 SLOTS = {"kind": "slots", "count": 4, "slots": 16, "prefill_tokens_per_s": 20_000, "s_per_token": 0.01}
 STEPS = {"kind": "steps", "count": 4, "slots": 16, "base_ms": 8, "per_sequence_ms": 0.1, "per_prefill_token_ms": 0.05}
 PROMPTS = {"kind": "log_normal", "median": 200, "p95": 1000}

@@ -1,4 +1,4 @@
-"""A router that has a core to itself, before a stub that answers at once; what it is asked, and how it is filled."""
+"""A router on a core of its own, before a stub that answers at once; its requests, and how to fill it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadtests.load.closed import post
 ROUTER = "services.router"
 CONNECTIONS = 32
 FULL = {"MAX_INFLIGHT": "1", "MAX_QUEUE_SIZE": "1", "TENANT_QUEUE_SIZE": "1"}
-"""With two requests that are held, one that runs and one that waits, the router refuses all others."""
+"""With two held requests, one running and one waiting, the router rejects all others."""
 HELD = 2
 HOLD_S = 0.4
 ROUTE = "/v1/chat/completions"
@@ -31,8 +31,6 @@ TENANTS = 16
 
 @dataclass(frozen=True)
 class Router:
-    """Where it is."""
-
     pid: int
     port: int
     metrics_port: int
@@ -40,14 +38,14 @@ class Router:
 
 @dataclass(frozen=True)
 class Workers:
-    """So many in the router's file, all of them the same stub."""
+    """`count` entries of the router's workers file, all of them the same stub."""
 
     count: int = 1
     slots: int = 1000
     models: tuple[str, ...] = ("fast", "hang")
 
     def written(self, folder: Path, stub_port: int) -> Path:
-        """The file."""
+        """Writes the workers file into the folder and returns its path."""
         url = f"http://127.0.0.1:{stub_port}/v1"
         shape = {"kind": "openai", "url": url, "slots": self.slots, "models": self.models}
         entries = [{"name": f"stub-{number}", **shape} for number in range(self.count)]
@@ -64,7 +62,7 @@ async def router_before(
     words: Sequence[str] = (ROUTER,),
     workers: Workers = Workers(),
 ) -> AsyncIterator[Router]:
-    """On a core of its own, with all else by default. `words`: the module that is run as it, and its arguments."""
+    """A router on a core of its own, with default settings. `words`: the module to run, and its arguments."""
     port, metrics_port = free_ports(2)
     own_core, _ = cores()
     with tempfile.TemporaryDirectory() as folder:
@@ -79,19 +77,19 @@ async def router_before(
 
 @asynccontextmanager
 async def standing(settings: Mapping[str, str] = NOTHING, *, workers: Workers = Workers()) -> AsyncIterator[Router]:
-    """A stub and a router before it; this program and the stub share the other core."""
+    """A stub and a router before it; this process and the stub share the other core."""
     with pinned(cores()[1]):
         async with stub() as stub_port, router_before(stub_port, settings, workers=workers) as made:
             yield made
 
 
 def chat(port: int, model: str = "fast", *, stream: bool = False, tenant: str = "", **more: object) -> bytes:
-    """A chat completion of 64 tokens, as bytes."""
+    """The bytes of a chat completion of 64 tokens."""
     return _asked(port, {"model": model, "messages": MESSAGES, "max_tokens": 64, "stream": stream, **more}, tenant)
 
 
 def of_tenants(port: int) -> list[bytes]:
-    """A shorter one of each of sixteen tenants."""
+    """The bytes of a shorter one for each of sixteen tenants."""
     body = {"model": "fast", "messages": MESSAGES[1:], "max_tokens": 64}
     return [_asked(port, body, f"tenant-{number}") for number in range(TENANTS)]
 

@@ -1,7 +1,6 @@
-"""`weir up` from nothing and once more, with every package installed; and what a worker of it holds when idle.
+"""`weir up` with an empty DATA_DIR and a second time, with every package installed; and a worker's idle memory.
 
-Seconds count from the start of the command. With its corpus means that the project's documents are ingested; on the
-second start they are there already.
+Seconds count from the start of the command. "With its corpus": the project's documents have been ingested.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ _WORKER = re.compile(r"^ready +worker-0 .*pid (\d+)", re.MULTILINE)
 
 
 async def measure() -> list[Figure]:
-    """A first start, and a second one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         env = _environment(Path(folder) / "data")
         async with _up(env) as (first_s, first_corpus_s, _):
@@ -54,7 +52,7 @@ def _environment(data: Path) -> dict[str, str]:
 
 
 def _port_with_metrics(several: int = 1, offset: int = METRICS_OFFSET) -> int:
-    """The first of as many free ports, the ports of their metrics included."""
+    """The first of `several` consecutive free ports whose metrics ports are free, too."""
     while True:
         first = free_port()
         if first + several + offset > 65_536:
@@ -66,26 +64,26 @@ def _port_with_metrics(several: int = 1, offset: int = METRICS_OFFSET) -> int:
 
 @contextlib.asynccontextmanager
 async def _up(env: dict[str, str]) -> AsyncIterator[tuple[float, float, int]]:
-    """A running stack: seconds until it was ready, seconds until it had its corpus, and a worker's pid."""
+    """A running stack: (seconds until ready, seconds until its corpus was in, a worker's process id)."""
     began = time.perf_counter()
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.cli", "up", env=env,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:
-        said = ""
+        output = ""
         assert child.stdout is not None, "it was asked for"
         async with asyncio.timeout(UP_WITHIN_S):
-            while not (told := _READY.search(said)):
+            while not (ready := _READY.search(output)):
                 line = await child.stdout.readline()
                 if not line:
-                    raise RuntimeError(f"`weir up` ended before it was up:\n{said}")
-                said += line.decode()
+                    raise RuntimeError(f"`weir up` ended before it was up:\n{output}")
+                output += line.decode()
         whole_s = time.perf_counter() - began
-        corpus_s = float(told[2]) - float(told[1]) if told[2] else 0.0
-        worker = _WORKER.search(said)
+        corpus_s = float(ready[2]) - float(ready[1]) if ready[2] else 0.0
+        worker = _WORKER.search(output)
         if worker is None:
-            raise RuntimeError(f"`weir up` named no worker:\n{said}")
+            raise RuntimeError(f"`weir up` named no worker:\n{output}")
         yield whole_s - corpus_s, whole_s, int(worker[1])
     finally:
         with contextlib.suppress(ProcessLookupError):

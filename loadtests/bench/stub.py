@@ -1,7 +1,7 @@
-"""An OpenAI-compatible server that answers at once: what stands behind the router when the router is measured.
+"""An OpenAI-compatible server that answers at once, for measurements of the router.
 
-    model "fast"   a whole answer at once; streamed, CHUNKS events, one every CHUNK_INTERVAL_S
-    model "hang"   no answer, ever: it holds a place
+    model "fast"   the whole answer at once; streamed, CHUNKS events, one every CHUNK_INTERVAL_S
+    model "hang"   no answer: it holds a slot
 
 Run: python -m loadtests.bench.stub PORT
 """
@@ -55,8 +55,6 @@ _END = _chunk(b"{}", b'"stop"') + _chunk(b"", choices=False, extra=_USAGE) + _pi
 
 
 class Stub(asyncio.Protocol):
-    """One connection."""
-
     def __init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
         self.loop = asyncio.get_running_loop()
@@ -96,7 +94,7 @@ class Stub(asyncio.Protocol):
 
 @asynccontextmanager
 async def stub() -> AsyncIterator[int]:
-    """Its port. It has the core that is not the router's."""
+    """Runs the stub on the core that is not the router's. Yields its port."""
     (port,) = free_ports(1)
     _, other_core = cores()
     ready = f"http://127.0.0.1:{port}/v1/models"

@@ -1,4 +1,4 @@
-"""A tenant with many chunks in a real database: stored by COPY, which is how tens of thousands take seconds."""
+"""A tenant with many chunks in a real database, stored by COPY, which takes seconds for tens of thousands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ BUILDING = "SET maintenance_work_mem = '512MB'; SET max_parallel_maintenance_wor
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Any]:
-    """A connection to a database, as its owner."""
     connection = await connect(url, timeout_s=CONNECT_WITHIN_S, application="bench")
     try:
         yield connection
@@ -29,14 +28,14 @@ async def connected(url: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def database() -> AsyncIterator[tuple[str, Any]]:
-    """The address of an empty embedded database, and a connection to it."""
+    """An empty embedded database: its URL, and a connection to it."""
     with postgres() as server:
         async with connected(server.url) as connection:
             yield server.url, connection
 
 
 class Tenant:
-    """Its chunks are numbered through its documents, which have `chunks_each` of them."""
+    """A tenant whose chunks are numbered across its documents, `chunks_each` in each."""
 
     def __init__(self, connection: Any, name: str, chunks_each: int = 100) -> None:
         self._connection = connection
@@ -44,7 +43,7 @@ class Tenant:
         self._chunks_each = chunks_each
 
     async def put_chunks(self, texts: Sequence[str], first: int = 0) -> None:
-        """Whole documents, the first of whose chunks has this number; without their vectors."""
+        """Store whole documents without vectors; `first` is the number of the first chunk."""
         places = self._places(len(texts), first)
         names = sorted({doc_id for doc_id, _ in places})
         documents = [(self._name, doc_id, "bench", doc_id, "hash", 1) for doc_id in names]
@@ -55,20 +54,19 @@ class Tenant:
             await self._connection.copy_records_to_table("chunks", columns=CHUNK, records=chunks)
 
     async def put_vectors(self, vectors: Floats, model: str, first: int = 0, table: str = "vectors") -> None:
-        """Those of chunks that are there."""
+        """Store the vectors of chunks that are stored already."""
         places = self._places(len(vectors), first)
         records = [(self._name, *place, model, vector) for place, vector in zip(places, vectors, strict=True)]
         await self._connection.copy_records_to_table(table, columns=VECTOR, records=records)
 
     def _places(self, count: int, first: int) -> list[tuple[str, int]]:
-        """Document and ordinal."""
         each = self._chunks_each
         return [(f"d{number // each:06d}", number % each) for number in range(first, first + count)]
 
 
 @asynccontextmanager
 async def indexes_made_at_once(connection: Any, *names: str) -> AsyncIterator[None]:
-    """These indexes are made when the block has filled their tables: row by row it takes several times as long."""
+    """Drops these indexes and creates them after the block: filling them row by row takes several times as long."""
     making = [await connection.fetchval("SELECT pg_get_indexdef($1::text::regclass)", name) for name in names]
     await connection.execute(f"DROP INDEX {', '.join(names)}")
     yield

@@ -1,4 +1,4 @@
-"""A simulated worker whose model takes almost no time: what its own queue, batching and HTTP cost."""
+"""A simulated worker whose model takes almost no time: the cost of its queue, batching and HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def measure(seconds: float) -> list[Figure]:
     of_short = f"{SHORT_TOKENS} tokens each, {CLIENTS} clients; p99 {short.quantile_ms(0.99):.1f} ms"
     of_long = f"{CLIENTS} streams of {LONG_TOKENS} tokens"
     return [
-        Figure("whole answers", short.per_second, "requests/s", note=of_short),
+        Figure("unary answers", short.per_second, "requests/s", note=of_short),
         Figure("streamed tokens", long.per_second * LONG_TOKENS, "tokens/s", note=of_long),
     ]
 

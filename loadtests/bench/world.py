@@ -1,6 +1,6 @@
-"""How many requests a second of one core the world plays: all of HTTP, all services, faults and the judge included.
+"""Requests that the world simulates in a second of one core, with all services, HTTP, faults and the judge.
 
-Processor time of the thread that plays, not the clock's. A request is one try of a client, answered or refused.
+It is processor time of the simulating thread. A request is one attempt of a client, answered or rejected.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from loadtests.report.figure import Figure
 from loadtests.world.play import play
 
 SEEDS_PER_S = 3
-"""About as many take a second of what `--seconds` asks for, on the machine of the results."""
+"""About as many seeds take one of `--seconds`, on the machine of the results."""
 SIZE = 1000
 TARGET = 3000
 
 
 async def measure(seconds: float) -> list[Figure]:
-    """In a thread of its own, which has no event loop yet."""
+    """Runs in a thread of its own, which has no event loop yet."""
     return [await asyncio.to_thread(_mixed, max(1, round(SEEDS_PER_S * seconds)))]
 
 

@@ -1,6 +1,6 @@
-"""What is judged alike in the world, in virtual time, and over real processes; it knows no clock, socket or process.
+"""Rules that judge a run, in the world's virtual time and over real processes. No clock, socket or process here.
 
-nonces     a question that no other resembles, and its one right answer
-answers    what a client may believe of the bytes that it got
-rules      what client, router log, metrics and workers must agree on
+nonces     a unique question, and its only right answer
+answers    the verdict on an answer, from its bytes
+rules      where client, router log, metrics and workers must agree
 """

@@ -1,13 +1,13 @@
-"""What a client may believe of an answer, read from its bytes alone and by no code of the router's.
+"""The verdict on an answer, from its bytes alone and without any code of the router.
 
-    right      whole, marked as whole, and the right text to the last byte
-    refused    a status and a code that say why not
-    cut        a stream that says by an error event that it is not whole, and whose text until then was right
-    dropped    its connection ended before it, or a stream ended without a word: visibly not whole, but unexplained
-    foreign    somebody else's nonce, anywhere in it
-    wrong      anything else: a wrong text, one that is cut and told as whole, an answer without sense
+    right      complete, marked as complete, and the right text to the last byte
+    refused    a status and a code that give the reason
+    cut        a stream that reports by an error event that it is incomplete; its text until then is right
+    dropped    the connection or the stream ended early, visibly incomplete but without a reason
+    foreign    it contains another request's nonce
+    wrong      anything else: a wrong text, an incomplete one that is marked as complete, a malformed answer
 
-The last two are what must never be.
+The last two must never occur.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from loadtests.judging.nonces import NONCE, right
 
 
 class Verdict(StrEnum):
-    """See above."""
-
     RIGHT = "right"
     REFUSED = "refused"
     CUT = "cut"
@@ -32,7 +30,7 @@ class Verdict(StrEnum):
 
 
 class Heard(NamedTuple):
-    """An answer as it came. `ended`: the body ended as HTTP says that it ends."""
+    """An answer as received. `ended`: the body ended as HTTP requires."""
 
     status: int
     body: bytes
@@ -41,7 +39,7 @@ class Heard(NamedTuple):
 
 
 REFUSALS = frozenset(range(400, 600)) - {500}
-"""500 is this router's word for a fault of its own: never an honest answer to what a worker does."""
+"""500 reports a fault of the router itself, so it is never an acceptable answer to what a worker does."""
 DONE = "[DONE]"
 
 
@@ -50,73 +48,67 @@ SHORTENED = ("stop", "length")
 
 
 class Wanted(NamedTuple):
-    """What is right. `shortened`: the answer says that it was granted fewer tokens, so a beginning is right too."""
+    """What is right. `shortened`: the answer reports that fewer tokens were granted, so a prefix is right too."""
 
     texts: Sequence[str]
     max_tokens: int
     shortened: bool = False
 
     def is_text(self, text: str) -> bool:
-        """Whether a whole answer may have this text."""
         return text in self.texts or (self.shortened and bool(text) and self.begins(text))
 
     def begins(self, text: str) -> bool:
-        """Whether a right answer begins so."""
         return any(right_text.startswith(text) for right_text in self.texts)
 
     def is_finish(self, reason: str | None) -> bool:
-        """Whether a whole answer may end for this reason."""
         return reason in (SHORTENED if self.shortened else FINISHED)
 
     def is_usage(self, usage: dict[str, int]) -> bool:
-        """Whether so many tokens may have been counted."""
         return 0 < usage["completion_tokens"] <= self.max_tokens and usage["prompt_tokens"] > 0
 
 
-def judge(heard: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = (), *, shortened: bool = False) -> Verdict:
-    """Everything that has been heard of one answer, against the question.
+def judge(answer: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = (), *, shortened: bool = False) -> Verdict:
+    """The verdict on one answer.
 
     `texts`: the right ones, if not the usual one. `shortened`: see `Wanted`.
     """
     wanted = Wanted(texts or (right(nonce),), max_tokens, shortened)
-    if any(found != nonce.encode() for found in NONCE.findall(heard.body)):
+    if any(found != nonce.encode() for found in NONCE.findall(answer.body)):
         return Verdict.FOREIGN
-    if not heard.ended:
+    if not answer.ended:
         return Verdict.DROPPED
     try:
-        if heard.status != 200:
-            return _refusal(heard)
-        return _stream(heard, wanted) if heard.stream else _whole(heard, wanted)
+        if answer.status != 200:
+            return _refusal(answer)
+        return _stream(answer, wanted) if answer.stream else _whole(answer, wanted)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return Verdict.WRONG
 
 
-def _refusal(heard: Heard) -> Verdict:
-    code = json.loads(heard.body)["error"]["code"]
-    honest = heard.status in REFUSALS and isinstance(code, str) and bool(code)
+def _refusal(answer: Heard) -> Verdict:
+    code = json.loads(answer.body)["error"]["code"]
+    honest = answer.status in REFUSALS and isinstance(code, str) and bool(code)
     return Verdict.REFUSED if honest else Verdict.WRONG
 
 
-def _whole(heard: Heard, wanted: Wanted) -> Verdict:
-    said = json.loads(heard.body)
-    if "choices" in said:
-        choice = said["choices"][0]
+def _whole(answer: Heard, wanted: Wanted) -> Verdict:
+    body = json.loads(answer.body)
+    if "choices" in body:
+        choice = body["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         finish = choice["finish_reason"]
     else:
-        text, finish = said["text"], "stop"
-    good = wanted.is_text(text) and wanted.is_finish(finish) and wanted.is_usage(said["usage"])
+        text, finish = body["text"], "stop"
+    good = wanted.is_text(text) and wanted.is_finish(finish) and wanted.is_usage(body["usage"])
     return Verdict.RIGHT if good else Verdict.WRONG
 
 
-class _Said:
-    """What the events of a stream add up to."""
-
+class _Content:
     def __init__(self) -> None:
         self.text = ""
         self.finish: str | None = None
         self.done = self.error = False
-        self.after = False  # something came after the end
+        self.after = False  # an event followed the end
         self.usage: dict[str, Any] | None = None
 
     def take(self, name: str, data: str) -> None:
@@ -124,47 +116,47 @@ class _Said:
         if data == DONE:
             self.done = True
             return
-        said = json.loads(data)
-        if name == "error" or "error" in said:
+        event = json.loads(data)
+        if name == "error" or "error" in event:
             self.error = True
         elif name == "answer":
-            self.finish, self.usage = "stop", said["usage"]
-            self.after = self.after or said["text"] != self.text
+            self.finish, self.usage = "stop", event["usage"]
+            self.after = self.after or event["text"] != self.text
         elif name == "token":
-            self.text += said["text"]
+            self.text += event["text"]
         else:
-            self._chunk(said)
+            self._chunk(event)
 
-    def _chunk(self, said: dict[str, Any]) -> None:
-        self.usage = said.get("usage") or self.usage
-        for choice in said["choices"]:
+    def _chunk(self, chunk: dict[str, Any]) -> None:
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk["choices"]:
             self.text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
             self.finish = choice["finish_reason"] or self.finish if "finish_reason" in choice else self.finish
 
 
-def _stream(heard: Heard, wanted: Wanted) -> Verdict:
-    said, rest = _Said(), ""
-    for event in heard.body.decode("utf-8").split("\n\n"):
+def _stream(answer: Heard, wanted: Wanted) -> Verdict:
+    content, rest = _Content(), ""
+    for event in answer.body.decode("utf-8").split("\n\n"):
         rest = event
         name, data = _fields(event)
         if data:
-            said.take(name, data)
-    marked = said.done or said.finish is not None
-    if said.after or rest:
+            content.take(name, data)
+    marked = content.done or content.finish is not None
+    if content.after or rest:
         return Verdict.WRONG
-    if said.error:
-        honest = not marked and wanted.begins(said.text)
+    if content.error:
+        honest = not marked and wanted.begins(content.text)
         return Verdict.CUT if honest else Verdict.WRONG
     if not marked:
         return Verdict.DROPPED
-    whole = said.done and wanted.is_finish(said.finish) and wanted.is_text(said.text)
-    good = whole and (said.usage is None or wanted.is_usage(said.usage))
+    whole = content.done and wanted.is_finish(content.finish) and wanted.is_text(content.text)
+    good = whole and (content.usage is None or wanted.is_usage(content.usage))
     return Verdict.RIGHT if good else Verdict.WRONG
 
 
 def _fields(event: str) -> tuple[str, str]:
     lines = [line for line in event.split("\n") if line and not line.startswith(":")]
     if any(not line.startswith(("data: ", "event: ")) for line in lines):
-        raise ValueError(f"no line of an event: {event!r}")
+        raise ValueError(f"not a line of an event: {event!r}")
     name = next((line[7:] for line in lines if line.startswith("event: ")), "")
     return name, "\n".join(line[6:] for line in lines if line.startswith("data: "))

@@ -1,7 +1,7 @@
-"""The rules that hold wherever the router runs: in the world's virtual time, and over real processes.
+"""Rules that hold wherever the router runs: in the world's virtual time, and over real processes.
 
-Each rule is a function over what was seen; it yields a `Broken` for each breach, so none means that the rule held.
-What may excuse a breach (a fault, a machine that stood still) is known to the caller alone, who passes a function.
+Each rule is a function over what was observed. It yields a `Broken` for each breach. The caller knows what may excuse a
+breach (a fault, a stalled machine) and passes a function for it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 from loadtests.judging.answers import Verdict
 
-MOST_RECEIVED = 2
-"""Workers that a request is sent to: the first, and one retry."""
+MAX_RECEIVED = 2
+"""Workers that may receive a request: the first, and one retry."""
 HINTS_MS = (50.0, 30_000.0)
 RETRY_MIN = 10.0
-"""What the budget of retries allows beside its share: 1 a second, over its window of 10 s."""
+"""The fixed part of the retry budget, beside its share: 1 a second over a window of 10 s."""
 RETRY_SHARE = 0.1
 WINDOW_S = 9.0
-"""The shortest time in which the budget's window of 10 buckets comes round again."""
+"""The shortest time in which the budget's window of 10 buckets wraps around."""
 ON_TIME_IN_CALM = 0.99
-LEAST_OF_CALM = 20
-"""Of fewer requests no share is told."""
+MIN_OF_CALM = 20
+"""Shares of fewer requests are not judged."""
 
 
 class Logged(NamedTuple):
-    """A line of the router's log about one request. `start`: of which of the router's lives, counted from 1."""
+    """A line of the router's log about one request. `start`: the number of the router's run, from 1."""
 
     start: int
     status: int
@@ -37,8 +37,8 @@ class Logged(NamedTuple):
 class Seen(NamedTuple):
     """One request as its client saw it. Times are seconds of one clock.
 
-    `ended_s`: None if it never ended. `complete`: its answer ended as HTTP says. `left`: the client hung up. `told`:
-    what a message calls it.
+    `ended_s`: None if it never ended. `complete`: the answer ended as HTTP requires. `left`: the client disconnected.
+    `told`: its name in messages, if not `id`.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Seen(NamedTuple):
 
     @property
     def end_s(self) -> float:
-        """Its end; 0 where there is none."""
+        """When it ended; 0 if it never did."""
         return self.ended_s or 0.0
 
     def __str__(self) -> str:
@@ -63,14 +63,14 @@ class Seen(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A breach: of which request, empty where it is of none, and in words."""
+    """A breach. `id`: the request, empty if the breach is not of one request. `what`: the message."""
 
     id: str
     what: str
 
 
 def one_end(seen: Iterable[Seen], logged: Mapping[str, Sequence[Logged]]) -> Iterator[Broken]:
-    """A request has one end for its client, and at most one line in the router's log."""
+    """A request ends once for its client, and has at most one line in the router's log."""
     for one in seen:
         if one.ended_s is None:
             yield Broken(one.id, f"{one}, sent at {one.sent_s:.6f}, has not ended")
@@ -80,7 +80,7 @@ def one_end(seen: Iterable[Seen], logged: Mapping[str, Sequence[Logged]]) -> Ite
 
 
 def ones_own(seen: Iterable[Seen]) -> Iterator[Broken]:
-    """No client gets another's answer, or a wrong one."""
+    """No client gets another client's answer, or a wrong one."""
     for one in seen:
         if one.verdict in (Verdict.FOREIGN, Verdict.WRONG):
             yield Broken(one.id, f"{one}: {one.verdict}")
@@ -89,18 +89,18 @@ def ones_own(seen: Iterable[Seen]) -> Iterator[Broken]:
 def answered_is_logged(
     seen: Iterable[Seen], logged: Mapping[str, Sequence[Logged]], excused: Callable[[Seen], bool]
 ) -> Iterator[Broken]:
-    """What a client got to its end stands in the router's log."""
+    """A request that was answered completely is in the router's log."""
     for one in seen:
         if one.complete and not logged.get(one.id) and not excused(one):
-            yield Broken(one.id, f"{one} was answered, and stands in no log")
+            yield Broken(one.id, f"{one} was answered, and is in no log")
 
 
 def client_and_log_agree(
     seen: Iterable[Seen], logged: Mapping[str, Sequence[Logged]], excused: Callable[[Seen, Logged], bool]
 ) -> Iterator[Broken]:
-    """The log has the status that the client got, and calls served what was right, and nothing else.
+    """Log and client have the same status, and the log says `served` exactly for right answers.
 
-    `excused`: whether the client's outcome may differ from that line's. A status is never excused.
+    `excused`: whether the outcomes may differ. A status is never excused.
     """
     for one in seen:
         lines = logged.get(one.id)
@@ -114,40 +114,40 @@ def client_and_log_agree(
 
 
 def log_and_metrics_agree(lines: Mapping[str, int], counted: Mapping[str, int]) -> Iterator[Broken]:
-    """The counter of requests by outcome, and the lines of the same life's log."""
+    """The counter of requests by outcome equals the lines of the log, for the same run of the router."""
     for outcome in sorted({*lines, *counted}):
         if lines.get(outcome, 0) != counted.get(outcome, 0):
             yield Broken("", f"{outcome}: {lines.get(outcome, 0)} lines, counted {counted.get(outcome, 0)}")
 
 
 def received_at_most_twice(received: Mapping[str, Collection[object]]) -> Iterator[Broken]:
-    """A worker receives a request once, workers together twice at most."""
+    """A request is received at most twice: once, and once more by its one retry."""
     for id, each in received.items():
-        if len(each) > MOST_RECEIVED:
+        if len(each) > MAX_RECEIVED:
             yield Broken(id, f"{id} was received {len(each)} times: {each}")
 
 
 def retries_are_counted(received: Mapping[str, Collection[object]], retries: int) -> Iterator[Broken]:
-    """No request was received once more without a retry that the router counted. For a router with one life."""
+    """Each further delivery of a request is a retry that the router counted. For a router that was never restarted."""
     extra = sum(max(0, len(each) - 1) for each in received.values())
     if extra > retries:
-        yield Broken("", f"{extra} were received once more, and {retries} retries were counted")
+        yield Broken("", f"{extra} were received again, and {retries} retries were counted")
 
 
 def retries_within_their_budget(
     received: Mapping[str, Collection[object]], retries: int, *, requests: int, seconds: float, starts: int = 1
 ) -> Iterator[Broken]:
-    """Retries are a tenth of the requests at most, beside one a second."""
-    most = RETRY_SHARE * requests + RETRY_MIN * (1 + seconds / WINDOW_S) * starts
+    """Retries are at most a tenth of the requests, beside one a second."""
+    limit = RETRY_SHARE * requests + RETRY_MIN * (1 + seconds / WINDOW_S) * starts
     twice = sum(len(each) > 1 for each in received.values())
-    if twice > most:
-        yield Broken("", f"{twice} of {requests} were received twice, at most {most:.0f} may be")
-    if retries > most:
-        yield Broken("", f"{retries} retries of {requests} requests, at most {most:.0f} may be")
+    if twice > limit:
+        yield Broken("", f"{twice} of {requests} were received twice, the limit is {limit:.0f}")
+    if retries > limit:
+        yield Broken("", f"{retries} retries of {requests} requests, the limit is {limit:.0f}")
 
 
 def in_time(seen: Iterable[Seen], grace_s: float, held_back_s: Callable[[Seen], float]) -> Iterator[Broken]:
-    """Nothing ends later than its deadline and a grace, but for what has held it back."""
+    """No request ends later than its deadline plus a grace, except for what held it back."""
     for one in seen:
         late_s = 0.0 if one.ended_s is None else one.ended_s - one.sent_s - one.deadline_s
         if late_s > grace_s and late_s > grace_s + held_back_s(one):
@@ -155,7 +155,7 @@ def in_time(seen: Iterable[Seen], grace_s: float, held_back_s: Callable[[Seen], 
 
 
 def invited_have_a_hint(seen: Iterable[Seen]) -> Iterator[Broken]:
-    """A client that is asked to come back is told when: in 50 ms to 30 s."""
+    """A client that is invited to retry gets a hint, between 50 ms and 30 s."""
     for one in seen:
         if not one.complete or one.status == 200:
             continue
@@ -166,8 +166,8 @@ def invited_have_a_hint(seen: Iterable[Seen]) -> Iterator[Broken]:
 
 
 def calm_is_served(tail: Sequence[Seen]) -> Iterator[Broken]:
-    """After the last fault a light load is served as if there had been none."""
+    """After the last fault 99 % of a light load, less one request, is served; `MIN_OF_CALM` requests at least."""
     good = sum(one.verdict is Verdict.RIGHT for one in tail)
-    if len(tail) >= LEAST_OF_CALM and good < ON_TIME_IN_CALM * len(tail) - 1:
+    if len(tail) >= MIN_OF_CALM and good < ON_TIME_IN_CALM * len(tail) - 1:
         bad = Counter((one.status, one.verdict.value) for one in tail if one.verdict is not Verdict.RIGHT)
         yield Broken("", f"{good} of {len(tail)} were served after all faults had ended; the others: {dict(bad)}")

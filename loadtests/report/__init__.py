@@ -1,1 +1,1 @@
-"""What every result is told with: a figure with its target, the machine that it was measured on, a page, a plot."""
+"""Parts that all results share: a figure with its target, the machine, a page and a plot."""

@@ -1,4 +1,4 @@
-"""What a long run says while it runs."""
+"""Output of long runs on the terminal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 
 
 def say(text: str) -> None:
-    """Say it now, into a pipe as well."""
+    """Write a line and flush, so that a pipe receives it at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def why(error: BaseException) -> str:
-    """The first cause, by its kind."""
+    """The first cause as `TYPE: message`; exception groups are unwrapped."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

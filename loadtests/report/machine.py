@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine and the commit that a figure was measured on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from loadtests.paths import ROOT
 
 WRITTEN = (":!docs/results", ":!README.md")
-"""What commands write their figures into: a run before this one changes none of the code that is measured."""
+"""Files that the commands write. Changes in them do not mark a commit as changed: they are not measured."""
 DESCRIBED = re.compile(r"(?P<hardware>.+); commit (?P<commit>\w+(?: with changes)?), (?P<day>\d{4}-\d\d-\d\d)")
 
 
 def describe() -> str:
-    """Cores, system, Python, commit, date."""
+    """Cores, system, Python, commit and date, in one line."""
     commit = _git("rev-parse", "--short", "HEAD")
     changed = " with changes" if _git("status", "--porcelain", "-uno", "--", ".", *WRITTEN) else ""
     return (
@@ -28,7 +28,7 @@ def describe() -> str:
 
 
 def together(described: Iterable[str]) -> str:
-    """What was measured at several times, in one line: each machine once, with its commits and from when to when."""
+    """Merges several results of `describe`: each machine once, with its commits and the first and last day."""
     machines: dict[str, list[re.Match[str]]] = {}
     for each in dict.fromkeys(described):
         found = DESCRIBED.fullmatch(each)
@@ -37,7 +37,7 @@ def together(described: Iterable[str]) -> str:
 
 
 def _commits(times: Sequence[re.Match[str]]) -> str:
-    """Nothing where a machine was described in other words than ours."""
+    """The commits and days of one machine; empty for a text that `describe` did not write."""
     if not times:
         return ""
     *others, last = dict.fromkeys(found["commit"] for found in times)

@@ -1,4 +1,4 @@
-"""The parts that every page of docs/results is made of. All return Markdown, without a line's end."""
+"""Building blocks of the pages in docs/results. All return Markdown without a trailing newline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ FIGURES = ("Figure", "Value:", "Target:", "", "Note")
 
 
 def head(title: str, *, command: str, machine: str) -> str:
-    """The title, and what wrote the page where."""
     return f"# {title}\n\nWritten by `{command}`, on {machine}.\n"
 
 
 def row(cells: Iterable[str]) -> str:
-    """One line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -33,23 +31,21 @@ def cells(figure: Figure) -> tuple[str, ...]:
 
 
 def figures_table(figures: Iterable[Figure]) -> Iterator[str]:
-    """Figures below one another."""
     yield from table(FIGURES, map(cells, figures))
 
 
 def parts_table(parts: Mapping[str, Sequence[Figure]], *, part: str = "Part") -> Iterator[str]:
-    """Figures of several parts; a part is named at its first figure. `part`: what that column is called."""
+    """A table over several parts, each named at its first figure. `part` is the header of the first column."""
     rows = [(name if at == 0 else "", *cells(figure)) for name, some in parts.items() for at, figure in enumerate(some)]
     yield from table((part, *FIGURES), rows)
 
 
 def parts_summary(parts: Mapping[str, Sequence[Figure]]) -> str:
-    """How many targets of all parts held."""
     return summary(figure for some in parts.values() for figure in some)
 
 
 def picture(stem: str, alt: str) -> str:
-    """A drawing that exists for a light and for a dark page: STEM.svg and STEM-dark.svg beside the page."""
+    """A picture with a light and a dark variant: STEM.svg and STEM-dark.svg beside the page."""
     return (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{stem}-dark.svg">\n'
         f'  <img src="{stem}.svg" width="760" alt="{alt}">\n</picture>'

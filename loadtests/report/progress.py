@@ -1,4 +1,4 @@
-"""How far a long measurement is: what it says, with the time, and a line every ten seconds in which it says nothing."""
+"""Progress of a long measurement on stderr: each message with its time, and one every ten silent seconds."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def progress(
     every_s: float = SAY_EVERY_S,
     out: TextIO | None = None,
 ) -> Iterator[Say]:
-    """For what takes about so many seconds; lines are written beside the results, to the stream of errors.
+    """Reports progress while the body runs. Lines go to stderr by default, apart from the results.
 
-    `takes_s`: the seconds, or what tells them by those that have been taken; infinite where nothing tells yet. `far`:
-    what is being done, and how much of it is done.
+    `takes_s`: the estimated duration in seconds, or a function that returns it from the seconds that have passed;
+    infinite while it is unknown. `far`: describes the current step and how much of it is done.
     """
     estimate = takes_s if callable(takes_s) else lambda taken_s: takes_s
     began, over, spoke = perf_counter(), threading.Event(), threading.Event()
@@ -55,7 +55,7 @@ def progress(
 
 
 def by_share(done: Callable[[], float]) -> Callable[[float], float]:
-    """For `progress`: how long all of it takes, by the share of it that is done, from 0 to 1."""
+    """An estimate for `progress` from the share that is done, 0 to 1."""
 
     def takes_s(taken_s: float) -> float:
         share = done()
@@ -66,6 +66,6 @@ def by_share(done: Callable[[], float]) -> Callable[[float], float]:
 
 def _left(taken_s: float, takes_s: float) -> str:
     if takes_s == inf:
-        return "no telling yet how long it takes"
+        return "remaining time not known yet"
     left_s = takes_s - taken_s
     return f"about {left_s:.0f} s of {takes_s:.0f} s left" if left_s > 0 else f"longer than the usual {takes_s:.0f} s"

@@ -1,4 +1,4 @@
-"""What was measured, and how it is told: one writer makes a page of it, its figures as JSON, and its pictures."""
+"""The result of a measurement, written as a page, as JSON and as pictures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """`draw` makes it in the colours of a theme. It imports what draws: matplotlib is an extra.
+    """A plot. `draw` imports matplotlib, which is an optional extra, only when it is called.
 
-    The files are NAME.svg and NAME-dark.svg, with `suffix` after the page's name.
+    The files are NAME.svg and NAME-dark.svg; `suffix` follows the page's name.
     """
 
     alt: str
@@ -31,40 +31,39 @@ class Plot:
 
 
 Block = str | Plot | Iterable[str]
-"""Of a page: Markdown as it is, a plot, or the lines of a table. An empty one is left out."""
+"""A block of a page: Markdown, a plot, or the lines of a table. Empty blocks are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a bench found. `parts` are all its figures; `blocks` are its page, from below the title on."""
+    """What a benchmark measured. `parts` are all figures; `blocks` are the page below its title."""
 
     title: str
     parts: Mapping[str, Sequence[Figure]]
     blocks: Sequence[Block]
     on: str = ""
-    """What else it was measured on than the machine: versions, models."""
+    """What else it was measured on, beside the machine: versions, models."""
 
     @property
     def figures(self) -> list[Figure]:
-        """Of all parts."""
         return [figure for some in self.parts.values() for figure in some]
 
 
 def write(result: Result, stem: Path, *, command: str, machine: str) -> list[Path]:
-    """STEM.md, STEM.json and the pictures; there are none without matplotlib."""
+    """Writes STEM.md, STEM.json and the pictures, and returns their paths. Without matplotlib there are no pictures."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     drawn = {plot.suffix: files for plot in result.blocks if isinstance(plot, Plot) if (files := _drawn(plot, stem))}
     page, data = stem.with_name(f"{stem.name}.md"), stem.with_name(f"{stem.name}.json")
     on = "; ".join(filter(None, (machine, result.on)))
     page.write_text(markdown(result, command=command, machine=on, name=stem.name, drawn=drawn.keys()), encoding="utf-8")
     parts = {part: [figure.as_dict() for figure in some] for part, some in result.parts.items()}
-    told = {"command": command, "machine": on, "parts": parts}
-    data.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")  # what is no number is null
+    content = {"command": command, "machine": on, "parts": parts}
+    data.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")  # NaN becomes null
     return [page, data, *(path for files in drawn.values() for path in files)]
 
 
 def markdown(result: Result, *, command: str, machine: str, name: str = "", drawn: Iterable[str] = ()) -> str:
-    """The page. Of its plots it shows those whose suffix is in `drawn`."""
+    """The page. It shows the plots whose suffix is in `drawn`."""
     shown = frozenset(drawn)
     texts = [head(result.title, command=command, machine=machine).rstrip()]
     texts += filter(None, (_text(block, name, shown) for block in result.blocks))

@@ -1,11 +1,10 @@
-"""How every plot of the simulator looks: one palette, one type size, weir in front and the others behind it.
+"""The style of every plot: one palette, one type size, Weir in front of the baselines.
 
-The blue of weir keeps its distance from the muted tints of the others for every kind of colour blindness; each of
-those has a dash of its own besides, so that no line is known by its colour alone (after Okabe and Ito, and Tol). A
-line is named at its end, where the eye arrives, rather than in a legend.
+Weir's blue differs from the muted tints of the baselines for every kind of colour blindness (after Okabe and Ito, and
+Tol). Each baseline also has its own dash, so no line is identified by colour alone. Lines are labelled at their ends
+instead of in a legend.
 
-Two themes: `light` for a page that is white, `dark` for one that is not. The same run gives the same bytes: ids in
-the SVG are hashed from a fixed salt, and no date is written.
+The same run gives the same bytes: SVG ids are hashed from a fixed salt, and no date is written.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ PNG_DPI = 160
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """The colours of a page."""
-
     name: str
     paper: str
     ink: str
@@ -81,26 +78,24 @@ DASHES: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """How one policy is drawn."""
-
     color: str
     width: float
     dash: Any
     front: int
     is_first: bool = False
-    """Weir, as the scenario means it: the line to look at."""
+    """Whether it is the scenario's main variant of Weir."""
 
 
 def strokes(policies: Sequence[str], theme: Theme) -> dict[str, Stroke]:
-    """Weir in front. A baseline looks the same in every plot; what a scenario has named itself gets what is left."""
+    """Weir is drawn in front. A baseline looks the same in every plot; a scenario's own policies get what is left."""
     others = [name for name in policies if not is_weir(name)]
-    strangers = iter(range(len(BASELINES), len(BASELINES) + len(others)))
+    unknown = iter(range(len(BASELINES), len(BASELINES) + len(others)))
     drawn: dict[str, Stroke] = {}
     for name in others:
-        place = BASELINES.index(name) if name in BASELINES else next(strangers)
+        place = BASELINES.index(name) if name in BASELINES else next(unknown)
         drawn[name] = Stroke(theme.others[place % len(theme.others)], 1.4, DASHES[place % len(DASHES)], 3)
     ours = [name for name in policies if is_weir(name)]
-    for i, name in enumerate(ours):  # variants of weir share its colour, and are told apart by their dash
+    for i, name in enumerate(ours):  # variants of Weir share its colour and differ by their dash
         drawn[name] = Stroke(theme.weir, 2.6 if i == 0 else 1.9, SOLID if i == 0 else DASHES[i - 1], 5, i == 0)
     return drawn
 
@@ -110,11 +105,11 @@ def is_weir(policy: str) -> bool:
 
 
 def settings(theme: Theme) -> dict[Any, Any]:
-    """matplotlib's settings for a theme; everything that differs from its defaults."""
+    """matplotlib's rcParams for a theme, as far as they differ from the defaults."""
     return {
-        "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
+        "font.family": "DejaVu Sans",  # ships with matplotlib, so that every machine draws the same
         "font.size": LABEL_PT,
-        "svg.fonttype": "none",  # text stays text: it can be read, searched and spoken
+        "svg.fonttype": "none",  # keeps text as text: selectable, searchable, readable by a screen reader
         "svg.hashsalt": "weir",
         "figure.facecolor": theme.paper,
         "savefig.facecolor": theme.paper,
@@ -143,7 +138,7 @@ def settings(theme: Theme) -> dict[Any, Any]:
 
 
 def save(draw: Callable[[Theme], Figure], stem: Path, *, png: Path | None = None) -> Iterator[Path]:
-    """STEM.svg and STEM-dark.svg, the same figures with the same bytes; with `png`, a STEM.png in that folder too."""
+    """Writes STEM.svg and STEM-dark.svg and yields their paths; with `png`, also STEM.png in that folder."""
     metadata: dict[str, Any] = {"Date": None, "Creator": None}
     for theme in (LIGHT, DARK):
         path = stem.with_name(f"{stem.name}{'' if theme is LIGHT else '-dark'}.svg")
@@ -157,7 +152,6 @@ def save(draw: Callable[[Theme], Figure], stem: Path, *, png: Path | None = None
 
 
 def blank(height_in: float) -> Figure:
-    """A page with nothing on it."""
     figure = Figure(figsize=(WIDTH_IN, height_in))
     FigureCanvasAgg(figure)
     return figure
@@ -166,7 +160,7 @@ def blank(height_in: float) -> Figure:
 def sheet(
     columns: int = 1, *, left: float = 0.1, right: float = 0.77, height_in: float = HEIGHT_IN, top_in: float = 0.92
 ) -> tuple[Figure, list[Axes]]:
-    """A page with its axes. The margin on the right is where lines are named; `top_in` has room for the headline."""
+    """A figure and its axes. The right margin holds the labels of the lines; `top_in` holds the headline."""
     figure = blank(height_in)
     grid = figure.add_gridspec(
         1, columns, left=left, right=right, top=1 - top_in / height_in, bottom=0.62 / height_in, wspace=0.17
@@ -177,19 +171,19 @@ def sheet(
 
 
 def headline(figure: Figure, theme: Theme, question: str, note: str) -> None:
-    """The question that the plot answers, and below it what was run."""
+    """The question that the plot answers, and below it a note on what was run."""
     top = figure.get_figheight()
     figure.text(0.02, 1 - 0.16 / top, question, fontsize=TITLE_PT, fontweight="bold", color=theme.ink, va="top")
     figure.text(0.02, 1 - 0.47 / top, note, fontsize=SMALL_PT, color=theme.quiet, va="top")
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in the same order, at least `gap` apart, and within low and high while they fit.
+    """Positions near the wanted ones, in the same order, at least `gap` apart, and within `low` and `high` if they fit.
 
-    Those that are too close form a block, which sits at the mean of its members' wishes.
+    Positions that are too close form a block, which is placed at the mean of the wanted positions.
     """
-    order = sorted(range(len(wanted)), key=lambda i: (round(2 * wanted[i] / gap), -i))  # of equals, the first on top
-    blocks: list[tuple[float, int]] = []  # (where its lowest member stands, how many)
+    order = sorted(range(len(wanted)), key=lambda i: (round(2 * wanted[i] / gap), -i))  # equal ones: the first on top
+    blocks: list[tuple[float, int]] = []  # (position of its lowest member, number of members)
     for i in order:
         start, size = wanted[i], 1
         while blocks and blocks[-1][0] + blocks[-1][1] * gap > start:

@@ -1,1 +1,1 @@
-"""Runs that judge the whole of Weir: against others, under attack, restarted, for long."""
+"""Runs that judge the whole of Weir: beside other gateways, under attack, during restarts, and for hours."""

@@ -1,11 +1,11 @@
-"""`python -m loadtests.runs SCENARIO --on STAGE [--against NAME,...] [...]`: one scenario, on the stage that is named.
+"""`python -m loadtests.runs SCENARIO --on STAGE [--against NAME,...] [...]`: play one scenario on one stage.
 
     simulator   the scheduler alone on a virtual clock, beside other policies (`--against`)
-    world       router, workers and all of HTTP on a virtual clock, every promise judged
+    world       router, workers and HTTP on a virtual clock, with every rule judged
     processes   real processes under an open loop, beside other subjects (`--against`)
-    locust      a stack that runs, under people
+    locust      a running stack, under simulated people
 
-Other options go to the stage's own command as they are. A file says which stages cannot play it, and why.
+Other options are passed to the stage's own command. A scenario's file names the stages that cannot play it, and why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadtests.scenarios.model import find, load_raw
 from loadtests.scenarios.stages import for_stage
 from services.cli.errors import LabError
 
-Words = Callable[[str, Sequence[str]], list[str]]
+Arguments = Callable[[str, Sequence[str]], list[str]]
 
 
 def _simulator(scenario: str, against: Sequence[str]) -> list[str]:
@@ -39,12 +39,12 @@ def _processes(scenario: str, against: Sequence[str]) -> list[str]:
 
 def _locust(scenario: str, against: Sequence[str]) -> list[str]:
     if against:
-        raise LabError("--against: Locust asks the stack that runs, whatever it is.")
+        raise LabError("--against: Locust loads the running stack, whatever it is.")
     os.environ["SCENARIO"] = scenario
     return ["-m", "locust", "-f", "loadtests/locustfile.py", "--headless", "--only-summary", "--loglevel", "WARNING"]
 
 
-STAGES: dict[str, Words] = {
+STAGES: dict[str, Arguments] = {
     "simulator": _simulator,
     "world": _world,
     "processes": _processes,
@@ -53,7 +53,7 @@ STAGES: dict[str, Words] = {
 
 
 def main() -> int:
-    """The exit status of the stage's command; 2 where it is not begun."""
+    """Replaces this process by the stage's command. Returns 2 if the scenario or an option is wrong."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.runs", description="One scenario, on one stage.")
     parser.add_argument("scenario", help="a name of loadtests/scenarios, or a file")
     parser.add_argument("--on", choices=STAGES, default="processes", help="the stage")
@@ -62,11 +62,11 @@ def main() -> int:
     try:
         for_stage(load_raw(find(wanted.scenario)), wanted.on, wanted.scenario)
         names = [name.strip() for name in wanted.against.split(",") if name.strip()]
-        words = STAGES[wanted.on](wanted.scenario, names)
+        arguments = STAGES[wanted.on](wanted.scenario, names)
     except LabError as error:
         print("\n".join([error.message, *error.notes]), file=sys.stderr)
         return 2
-    os.execv(sys.executable, [sys.executable, *words, *more])
+    os.execv(sys.executable, [sys.executable, *arguments, *more])
 
 
 if __name__ == "__main__":

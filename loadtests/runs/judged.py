@@ -1,7 +1,6 @@
-"""What the commands that make one run, judge it and write it down have in common: integrity, rolling, siege and soak.
+"""Shared by the commands that make one run, judge it and write its page: integrity, rolling, siege and soak.
 
-A run is told as a result whose first block is the verdict in one line. It held where none of its figures missed a
-target.
+The first block of a result is the verdict in one line. A run has held if no figure missed its target.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ def judged(
     out: Path | None,
     whole: bool,
 ) -> int:
-    """Make the run, with progress for the `takes_s` seconds that it takes. Returns the exit status.
+    """Make the run, and return the exit status: 0, NOT_HELD or NOT_MADE. `takes_s`: its estimated seconds.
 
-    NAME.md and NAME.json go into `out`, or among the published results where no folder is named and the run was whole.
-    The record of the run's finished parts, if it has one, is deleted when the run is over.
+    NAME.md and NAME.json are written into `out`; without it, into docs/results if the run was `whole`. The record of
+    finished parts is deleted after the run.
     """
     on = machine.describe()
     try:
-        with progress(name, takes_s) as tell:
-            result = run(play(tell))
+        with progress(name, takes_s) as report:
+            result = run(play(report))
     except (OSError, RuntimeError, ExceptionGroup) as error:
         say(f"the run could not be made: {why(error)}")
         return NOT_MADE
@@ -50,19 +49,16 @@ def judged(
 
 
 def has_held(result: Result) -> bool:
-    """Whether no figure missed its target."""
     return all(figure.held is not False for figure in result.figures)
 
 
 def publish(result: Result, name: str, *, command: str, machine: str, folder: Path | None) -> None:
-    """Print the result, and write it into the folder if there is one."""
     say("\n".join(lines(result)))
     for path in write(result, folder / name, command=command, machine=machine) if folder is not None else ():
         say(f"Written: {path}")
 
 
 def lines(result: Result) -> Iterator[str]:
-    """A result for the terminal: every figure, and the verdict last."""
     for part, figures in result.parts.items():
         yield f"\n{part}"
         for figure in figures:
@@ -72,18 +68,17 @@ def lines(result: Result) -> Iterator[str]:
 
 
 def record_of(name: str) -> Path:
-    """Where the finished parts of a run are kept."""
     return ROOT / "out" / f"{name}.jsonl"
 
 
 def here() -> dict[str, str]:
-    """The machine and the commit: a run that goes on elsewhere would be a page of two."""
+    """The machine and the commit. A run is resumed only on the same ones."""
     return {"machine": machine.describe().rpartition(",")[0]}  # without the day
 
 
 def resumed(path: Path, head: Mapping[str, Any], say: Say) -> Record:
-    """What was finished of the run that `head` describes. A file of another run is begun anew, with a word."""
-    whole = json.loads(json.dumps(head))  # as it is when it is read again
+    """The record of the run that `head` describes. The file of another run is deleted, with a message."""
+    whole = json.loads(json.dumps(head))  # compared with what is read from JSON
     try:
         return Record(path, whole)
     except OtherRun as error:
@@ -93,11 +88,10 @@ def resumed(path: Path, head: Mapping[str, Any], say: Say) -> Record:
 
 
 def typed(verb: str, given: Mapping[str, object], usual: Mapping[str, object]) -> str:
-    """What to type for the same run again. Options with their usual value are left out."""
+    """The command that repeats the run. Options with their default are left out."""
     options = [f"--{name} {each}" for name, value in given.items() if value != usual[name] for each in _each(value)]
     return f'make {verb} ARGS="{" ".join(options)}"' if options else f"make {verb}"
 
 
 def _each(value: object) -> tuple[object, ...]:
-    """The values of an option that may be repeated."""
     return value if isinstance(value, tuple) else (value,)

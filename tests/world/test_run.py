@@ -46,7 +46,7 @@ def test_half_a_line_of_a_run_that_was_killed_is_played_again(tmp_path: Path) ->
 def test_seeds_of_another_commit_are_not_added_to_these(tmp_path: Path) -> None:
     path = tmp_path / "world.jsonl"
     opened(path)
-    with pytest.raises(OtherRun, match=r"was begun with .*abc.*, and this run is .*def.*: name another file"):
+    with pytest.raises(OtherRun, match=r"belongs to the run .*abc.*, and this run is .*def.*: name another file"):
         opened(path, machine="one core of this; commit def")
 
 

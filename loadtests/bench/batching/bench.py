@@ -1,7 +1,7 @@
-"""What batching is worth on real models, and its cost: every part measured, and as a page.
+"""The gain and the cost of batching on real models: runs every part, and makes the page.
 
-On a processor 5 and 30 million parameters, the cancels with a million; on a GPU a billion, in bfloat16. An answer that
-batching changed is a fault, and ends the process. What needs torch is imported when it is measured: it is an extra.
+On a CPU the models have 5 and 30 million parameters, and a million for the cancels; on a GPU a billion, in bfloat16. An
+answer that batching changed ends the process. Modules that need torch, an optional extra, are imported late.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 QUESTION = "How many sequences share a step?"
 ALT = "Sequences in each step: static batches empty out before the next begins, continuous ones stay full"
 METHOD = """\
-The engine is stepped in this process, one thread of PyTorch, by the worker's own batch former: `static` takes eight
-requests into an empty engine and runs them to the end, where those that are done leave at once and nobody joins;
-`continuous` lets the next one join at every step. `generate` is transformers' own, on prompts padded to one batch, and
-goes on for all until the longest is done: what one has without a server that batches. Useful tokens are those that were
-asked for. All ways answer the same requests, in the same order, with the same weights; they take turns, in the other
-direction each round, after a warm-up, and a figure is the median with the least and the greatest value; where none are
-shown there was one round, and processor seconds are the better judge. They stand beside wall seconds: where the two
-differ, something else ran on the machine.
+The engine is stepped in this process, with one thread of PyTorch, by the worker's own batch former: `static` admits
+eight requests into an empty engine and runs them to the end; finished ones leave at once, and none joins. `continuous`
+admits the next one at every step. `generate` is transformers' own, on prompts padded to one batch, and continues for
+all until the longest is done: what is available without a batching server. Useful tokens are those that were requested.
+All ways answer the same requests, in the same order, with the same weights. They take turns, in reverse order every
+other round, after a warm-up. A figure is the median with the lowest and the highest value; without those there was one
+round, and processor seconds are more reliable. They stand beside wall seconds: where the two differ, something else ran
+on the machine.
 
-Answers are as long as they were asked to be, whatever the model says; the weights are random, since what a step costs
-does not depend on what they know. In float32 every answer must be, token for token, the one that the model gives alone,
-or there is no page. The one exception is a tie: where the model itself puts the two tokens within a ten-thousandth of a
-logit, the order of sums decides, and the answers go different ways from there. In half precision that is common, and
-only counted. Memory is the most tokens held at once: whole pages here, padded rows with `generate`.
+Answers have the requested length, whatever the model says; the weights are random, since they do not change the cost of
+a step. In float32 every answer must equal, token for token, the one that the model gives alone, or there is no page.
+The one exception is a tie: if the model's logits for the two tokens are within a ten-thousandth, the order of sums
+decides, and the answers differ from there on. In half precision that is common, and only counted. Memory is the maximum
+of tokens held at once: whole pages here, padded rows with `generate`.
 
-Cancels and the costs of process and loop are measured as in service: the worker's loop, and the engine in a process of
-its own. Tokens that were computed for somebody who had left are counted in that process, by the engine's own counts.
-How long a step takes, by what is in it, is what `weir worker calibrate` measures.
+Cancels and the costs of process and loop are measured as in service: the worker's loop, and the engine in its own
+process. Tokens computed for clients that had left are counted in that process, by the engine's own counters. `weir
+worker calibrate` measures how long a step takes by its contents.
 """
 
 
@@ -52,27 +52,22 @@ Part = Literal["throughput", "stall", "cancel", "border"]
 PARTS: tuple[Part, ...] = ("throughput", "stall", "cancel", "border")
 Size = Literal["tiny", "5m", "30m", "1b"]
 Steps = Sequence[tuple[float, int]]
-"""When each step was over, in seconds from the start, and how many shared it."""
+"""(seconds from the start to the end, sequences) of each step."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Of this bench."""
-
-    device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="where models are computed")] = "auto"
-    size: Annotated[tuple[Size, ...], msgspec.Meta(description="a model; 5m and 30m on a processor, else 1b")] = ()
-    only: Annotated[tuple[Part, ...], msgspec.Meta(description="this part; may be given again")] = ()
-    requests: Annotated[int, msgspec.Meta(ge=8, le=1024, description="how many are batched")] = 64
-    rounds: Annotated[
-        int, msgspec.Meta(ge=1, le=15, description="how often the first model is measured; others once")
-    ] = 3
-    cancels: Annotated[int, msgspec.Meta(ge=10, le=10_000, description="how many requests leave")] = 200
+    device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="device of the models")] = "auto"
+    size: Annotated[tuple[Size, ...], msgspec.Meta(description="a model; 5m and 30m on a CPU, else 1b")] = ()
+    only: Annotated[tuple[Part, ...], msgspec.Meta(description="this part; may be repeated")] = ()
+    requests: Annotated[int, msgspec.Meta(ge=8, le=1024, description="number of batched requests")] = 64
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=15, description="rounds of the first model; the others have one")] = 3
+    cancels: Annotated[int, msgspec.Meta(ge=10, le=10_000, description="number of requests that leave")] = 200
 
 
 QUICK = {"size": ("tiny",), "requests": 16, "rounds": 1, "cancels": 10}
 
 
 def measure(options: Options, say: Say) -> Result:
-    """Every part, or those that are chosen."""
     from loadtests.bench.batching.subject import chosen_device, versions
 
     found = list(_measured(options, chosen_device(options.device), say))
@@ -81,7 +76,7 @@ def measure(options: Options, say: Say) -> Result:
 
 
 def _measured(options: Options, device: Any, say: Say) -> Iterator[tuple[Section, Occupancy | None]]:
-    """The first model at length, the others in short; the cancels on the smallest."""
+    """The first model in full, the others briefly; the cancels on the smallest."""
     from loadtests.bench.batching import border
     from loadtests.bench.batching.subject import subject
 
@@ -104,7 +99,6 @@ def _measured(options: Options, device: Any, say: Say) -> Iterator[tuple[Section
 
 
 def result(sections: Sequence[Section], seen: Occupancy | None, *, on: str = "") -> Result:
-    """As a page; with a picture where throughput was measured."""
     parts = {section.title: section.figures for section in sections}
     blocks: list[Block] = [parts_summary(parts), parts_table(parts)]
     if seen is not None:
@@ -114,7 +108,6 @@ def result(sections: Sequence[Section], seen: Occupancy | None, *, on: str = "")
 
 
 def _drawn(seen: Occupancy, theme: Theme) -> Drawing:
-    """How many sequences share each step, with static batches and with continuous ones."""
     from loadtests.report.style import headline, sheet
 
     figure, axes = sheet(2, left=0.07, right=0.97)
@@ -139,7 +132,6 @@ def _area(axes: Axes, title: str, steps: Steps, color: str, theme: Theme) -> Non
 
 
 def outline(steps: Steps) -> tuple[list[float], list[int]]:
-    """Edges and heights, with steps that were alike drawn as one."""
     ends, counts = [0.0], []
     for (end, count), after in zip(steps, [*(count for _, count in steps[1:]), None], strict=True):
         if count != after:

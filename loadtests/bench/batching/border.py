@@ -1,4 +1,4 @@
-"""What surrounds an engine in service, and what it costs: a process of its own, and the worker's loop."""
+"""The cost of what surrounds an engine in service: its own process, and the worker's loop."""
 
 from __future__ import annotations
 
@@ -45,14 +45,13 @@ async def _measured(subject: Subject, rounds: int, say: Say) -> Section:
 
 
 async def _compared(here: Engine, there: EngineProcess, count: int) -> Compared:
-    """Steps of so many that write."""
     tokens = TURNS * STEPS + 2 * SLOTS + 64
     requests = [asking(f"{count}-{place}", WORDS, tokens) for place in range(count)]
     return await in_turns(here, there, requests, turns=TURNS, steps=STEPS)
 
 
 async def _alone(here: Engine, there: EngineProcess, loop: EngineLoop, times: int) -> dict[str, list[float]]:
-    """Milliseconds of one short answer with nobody else about, by the way it takes."""
+    """Milliseconds of one short answer on an idle engine, by the way it takes."""
     ways: dict[str, Callable[[], Awaitable[None]]] = {
         HAND: lambda: _by_hand(here), THERE: lambda: _by_hand_there(there), LOOP: lambda: _through(loop),
     }  # fmt: skip
@@ -61,7 +60,7 @@ async def _alone(here: Engine, there: EngineProcess, loop: EngineLoop, times: in
         for name, way in ways.items() if turn % 2 == 0 else reversed(ways.items()):
             began = time.perf_counter()
             await way()
-            if turn:  # the first one warms up
+            if turn:  # the first turn is a warm-up
                 taken[name].append((time.perf_counter() - began) * 1000)
     return taken
 
@@ -94,7 +93,7 @@ def _section(subject: Subject, full: Compared, single: Compared, alone: dict[str
             at_most("alone, through the loop over by hand in the same kind of process", ms[LOOP] / ms[THERE], NEAR,
                     "times"),
             Figure("alone, through the loop and a process over by hand here", ms[LOOP] / ms[HAND], "times"),
-            Figure("what the process adds to a step", more_ms, "ms"),
+            Figure("cost of the process, a step", more_ms, "ms"),
             Figure(f"tokens/s of {SLOTS}, in its own process", SLOTS / full.there.wall_s, "tokens/s",
                    note=f"{number(SLOTS / full.here.wall_s)} here"),
         ],

@@ -1,8 +1,8 @@
-"""Requests that leave at random points: how soon their slot is someone else's, and what was computed in vain.
+"""Requests that leave at random points: how soon another request has their slot, and what was computed in vain.
 
-As in service: the worker's loop, the engine in a process of its own. One request more than there are slots, so that
-somebody always waits for the slot that comes free. Each leaves at a random point and asks again under the same id; in
-the end all are answered, and the answers are compared with those of a run in which nobody left.
+As in service, with the worker's loop and the engine in its own process. There is one request more than there are slots,
+so that one always waits. Each leaves at a random point and returns under the same id; in the end all are answered, and
+the answers are compared with those of a run without cancels.
 """
 
 from __future__ import annotations
@@ -34,27 +34,25 @@ if TYPE_CHECKING:
 
 SLOTS = 8
 WORDS, TOKENS = 40, 160
-STEPS_OF_PATIENCE = 3.0  # a request leaves within so many steps after the last one did
+MAX_STEPS_BETWEEN = 3.0  # a request leaves within so many steps after the previous one did
 LOOK_EVERY_S = 0.0005
 MODULE = (sys.executable, "-m", "loadtests.bench.batching.counted")
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was noted of each one that left while it ran."""
-
     steps: list[int] = field(default_factory=list)
-    """From the last step begun before it left to the first one that computes for who took its slot."""
+    """From the last step begun before it left to the first one that computes for the next request in its slot."""
     free_ms: list[float] = field(default_factory=list)
     at: Counter[str] = field(default_factory=Counter)
     left: list[tuple[Sequence, int]] = field(default_factory=list)
-    """With how many tokens it had."""
+    """Each sequence with its number of tokens when it left."""
     step_ms: list[float] = field(default_factory=list)
     equal: int = 0
 
     @property
     def thrown_away(self) -> list[int]:
-        """Tokens of steps that were being computed when they left."""
+        """Tokens of steps that were running when they left."""
         return [sequence.completion_tokens - then for sequence, then in self.left]
 
 
@@ -77,9 +75,9 @@ async def _measured(subject: Subject, cancels: int, record: Path) -> Seen:
         jobs = {id: await _ask(loop, id) for id in ids}
         seen, chance = Seen(), random.Random(4)
         while seen.at.total() < cancels:
-            await asyncio.sleep(chance.random() * STEPS_OF_PATIENCE * (loop.pace.step_s or 0.01))
+            await asyncio.sleep(chance.random() * MAX_STEPS_BETWEEN * (loop.pace.step_s or 0.01))
             for id in ids:
-                if jobs[id].stream.ending is not None:  # answered before it was its turn to leave
+                if jobs[id].stream.ending is not None:  # answered before it could leave
                     jobs[id] = await _ask(loop, id)
             await _until(lambda: loop.running == SLOTS and loop.waiting == 1)
             seen.step_ms.append(1000 * (loop.pace.step_s or 0.0))
@@ -95,19 +93,18 @@ async def _ask(loop: EngineLoop, id: str) -> Job:
 
 
 async def _leave(loop: EngineLoop, watched: Watched, job: Job, seen: Seen) -> None:
-    """Cancel it, and wait until the one in line has its slot."""
-    ran, begun, admitted = job.started_at is not None, watched.begun, len(watched.admitted)
+    ran, started, admitted = job.started_at is not None, watched.started, len(watched.admitted)
     seen.at[_point(job)] += 1
     left_at = asyncio.get_running_loop().time()
     if not loop.cancel(job.id):
-        raise AssertionError(f"{job.id} was not there to be cancelled")
+        raise AssertionError(f"{job.id} was not found to be cancelled")
     if not ran:
         return
     seen.left.append((job.sequence, job.sequence.completion_tokens))
     await _until(lambda: len(watched.admitted) > admitted)
     _, first_step, at = watched.admitted[admitted]
     seen.free_ms.append((at - left_at) * 1000)
-    seen.steps.append(first_step - begun)
+    seen.steps.append(first_step - started)
 
 
 def _point(job: Job) -> str:
@@ -117,7 +114,7 @@ def _point(job: Job) -> str:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    """At most a minute: what is waited for comes with a step."""
+    """Wait at most a minute: each condition is met by a step."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(LOOK_EVERY_S)
@@ -130,8 +127,8 @@ def _section(subject: Subject, cancels: int, seen: Seen, counts: dict[str, Any])
     in_vain = counts["tokens_after_drop"] + counts["rows_too_many"]
     step_p50 = quantile_of(seen.step_ms, 0.5)
     rows = [
-        ("milliseconds until the next one has the slot", *_shown(seen.free_ms)),
-        ("steps until the next one's first", *_shown(seen.steps)),
+        ("milliseconds until the next request has the slot", *_shown(seen.free_ms)),
+        ("steps until the next request's first", *_shown(seen.steps)),
         ("tokens of the step that ran, thrown away", *_shown(thrown)),
     ]
     return Section(
@@ -139,16 +136,16 @@ def _section(subject: Subject, cancels: int, seen: Seen, counts: dict[str, Any])
         f"{SLOTS} slots, {SLOTS + 1} requests, the engine in its own process; left were {points}. "
         f"A step takes {step_p50:.1f} ms.",
         [
-            at_most("steps until a slot is someone else's, at most", max(seen.steps), 2, "steps"),
+            at_most("steps until another request has the slot, max", max(seen.steps), 2, "steps"),
             at_most("tokens computed in steps begun after the cancel", in_vain, 0, "tokens",
                     f"counted in the engine, {counts['dropped']} drops"),
-            at_most("tokens thrown away by one cancel, at most", max(thrown), 1, "tokens",
+            at_most("tokens thrown away by one cancel, max", max(thrown), 1, "tokens",
                     f"{sum(thrown)} by {ran} that ran"),
-            Figure("answers under an id used again that are as undisturbed", seen.equal, "answers",
+            Figure("answers under a reused id that equal the undisturbed ones", seen.equal, "answers",
                    SLOTS + 1 if subject.exact else None, note=f"of {SLOTS + 1}; each id was used many times"),
-            at_most("memory that was not given back", counts["left_in_memory"], 0, "share"),
+            at_most("memory that was not freed", counts["left_in_memory"], 0, "share"),
         ],
-        [numbers_table(("", "p50", "p99", "most"), rows)],
+        [numbers_table(("", "p50", "p99", "max"), rows)],
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""`python -m loadtests.bench.batching.counted FILE FD`: an engine's process, which counts what it computes in vain.
+"""`python -m loadtests.bench.batching.counted FILE FD`: an engine's process that counts what it computes in vain.
 
-The counts are the engine's own, taken where nobody can tidy them up: for every sequence that was dropped, how many
-tokens it had then, and how many when the process closed.
+For every sequence that was dropped, it compares its tokens at that moment with those at the process's end, by the
+engine's own counters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.worker.engine_wire import EngineSpec
 
 
 class Counted:
-    """An engine, and a record of its drops that is written when it is closed."""
+    """An engine that records its drops, and writes the record when it is closed."""
 
     def __init__(self, engine: Engine, record: Path) -> None:
         self._engine = engine

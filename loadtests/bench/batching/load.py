@@ -1,8 +1,8 @@
-"""What is asked: prompts of 8 to 64 tokens, answers of very different lengths, the same ones in every run.
+"""The load: prompts of 8 to 64 tokens and answers of very different lengths, the same ones in every run.
 
-Lengths are log-normal, as those of chats roughly are. They are not drawn but taken at evenly spaced quantiles and put
-into a random order, so that a small load has the shape as well as a large one has: with sigma 1.31 the 95th percentile
-is at least 8 times the median.
+Lengths are log-normal, roughly like those of chats. They are taken at evenly spaced quantiles and shuffled instead of
+drawn, so that a small load has the same shape as a large one: with sigma 1.31 the 95th percentile is at least 8 times
+the median.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from loadtests.load.figures import quantile_of
 
 SIGMA = 1.31
-LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS = 8, 64
-SPECIAL_TOKENS = 8  # the first ones of a vocabulary have a meaning
+MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 8, 64
+SPECIAL_TOKENS = 8  # the first tokens of a vocabulary have special meanings
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A prompt, as token numbers, and how many tokens its answer has: neither more nor fewer are wanted."""
+    """A prompt as token numbers, and the exact length of its answer in tokens."""
 
     number: int
     prompt: tuple[int, ...]
@@ -33,7 +33,7 @@ def asks(count: int, *, median_tokens: int, vocabulary: int, seed: int = 1) -> l
     chance = random.Random(seed)
     wanted = lengths(count, median_tokens)
     chance.shuffle(wanted)
-    prompts = [chance.randint(LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS) for _ in range(count)]
+    prompts = [chance.randint(MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS) for _ in range(count)]
     return [
         Ask(number, prompt(size, vocabulary, chance), length)
         for number, (size, length) in enumerate(zip(prompts, wanted, strict=True))
@@ -52,8 +52,7 @@ def lengths(count: int, median_tokens: int) -> list[int]:
 
 
 def spread(samples: Sequence[float]) -> str:
-    """How uneven they are, in words."""
     p50, p95 = quantile_of(samples, 0.5), quantile_of(samples, 0.95)
     return (
-        f"p50 {p50:g}, p95 {p95:g} ({p95 / p50:.1f} times as long), longest {max(samples):g}, {sum(samples):,} in all"
+        f"p50 {p50:g}, p95 {p95:g} ({p95 / p50:.1f} times as long), longest {max(samples):g}, {sum(samples):,} in total"
     )

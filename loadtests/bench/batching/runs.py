@@ -1,4 +1,4 @@
-"""One load, answered in different ways: one by one, in whole batches, or joined at every step."""
+"""One load, answered in different ways: one by one, in static batches, or joined at every step."""
 
 from __future__ import annotations
 
@@ -21,29 +21,24 @@ Tokens = list[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pass over a load."""
-
     tokens: Tokens
     spent: Spent
     steps: list[tuple[float, int]] = field(default_factory=list)
-    """When each was over, in seconds from the start, and how many shared it."""
+    """(seconds from the start to the end, sequences) of each step."""
     held_tokens: int = 0
-    """The most tokens in memory at once, whole pages and padding included."""
+    """The maximum of tokens in memory at once, whole pages and padding included."""
 
     @property
     def useful_tokens_per_s(self) -> float:
-        """Only what was asked for counts: rows that go on computing for the others' sake earn nothing."""
+        """Requested tokens a second; rows that only continue for the others' sake do not count."""
         return sum(map(len, self.tokens)) / self.spent.wall_s
 
     def equal_to(self, other: Tokens) -> int:
-        """How many answers are the same, token for token."""
         return sum(mine == theirs for mine, theirs in zip(self.tokens, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to answer a load. It may be done again and again."""
-
     name: str
     answer: Callable[[list[Ask]], Run]
 
@@ -67,7 +62,7 @@ def timed(work: Callable[[], Tokens]) -> tuple[Tokens, Spent]:
 
 
 def request(ask: Ask) -> GenerateRequest:
-    """Greedy, and as long as it was asked for, whatever the model would say."""
+    """A greedy request of exactly its length, whatever the model says."""
     return GenerateRequest(
         id=f"ask-{ask.number}", tenant="bench", deadline_ms=600_000, max_tokens=ask.length,
         prompt=" ".join(map(str, ask.prompt)), temperature=0.0, ignore_eos=True,
@@ -87,12 +82,11 @@ def _batches(asked: list[Ask], slots: int) -> list[list[Ask]]:
 
 
 def _padded_tokens(batch: list[Ask]) -> int:
-    """Every row is as long as the longest prompt and the longest answer."""
     return len(batch) * (max(len(ask.prompt) for ask in batch) + max(ask.length for ask in batch))
 
 
 def _stepped(engine: Engine, asked: list[Ask], batching: Batching) -> Run:
-    """The worker's own batch former decides who joins when; time does not pass for it, so nobody waits for company."""
+    """Runs the worker's own batch former. Its clock stands still, so that no request waits for others."""
     steps: list[tuple[float, int]] = []
     usage = [0.0]
 

@@ -1,4 +1,4 @@
-"""A part of the page: what was asked, the figures that have a target, and tables."""
+"""A section of the page: what was run, figures, and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`about` says what was run; `below` stands after it."""
+    """`about` describes the run; `below` follows it."""
 
     title: str
     about: str
@@ -23,19 +23,16 @@ class Section:
     below: list[Block] = field(default_factory=list)
 
     def blocks(self) -> Iterator[Block]:
-        """Of a page."""
         yield f"## {self.title}\n\n{self.about}"
         yield from self.below
 
 
 def numbers_table(head: Row, rows: Sequence[Row]) -> Iterator[str]:
-    """The first column is to the left, the others are numbers."""
     first, *others = head
     return table((first, *(f"{name}:" for name in others)), rows)
 
 
 def middle(values: Iterable[float]) -> str:
-    """The median of repeated runs with its extremes."""
     ordered = sorted(values)
     if len(ordered) == 1:
         return number(ordered[0])

@@ -1,9 +1,9 @@
-"""A long prompt joins seven that write: what their readers notice, and what the long one pays for it.
+"""A long prompt joins seven decoding sequences: the stall of the seven, and the delay of the long one.
 
-Between two tokens of a reader lies one step, so the time between tokens is the length of a step. It is looked at from
-the join on, until the prompt has been read: one stalled step must not vanish among thousands. And once
-the long one has been read: with sdpa over pages every step gathers what all sequences hold, so that a small model's
-steps are longer for good with a long one among them, however it was read.
+One step separates two tokens of a sequence, so the time between tokens is the length of a step. It is measured from the
+join until the prompt has been read, so that one stalled step does not vanish among thousands, and again after that:
+with sdpa over pages every step gathers what all sequences hold, so a small model's steps stay longer with a long
+sequence among them, however it was read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TARGET = 2.0
 
 @dataclass(slots=True)
 class Seen:
-    """Milliseconds between tokens of the others: before the long prompt came, since, and once it writes as they do."""
+    """Milliseconds between tokens of the others: before the long prompt came, since then, and once it is read."""
 
     how: str
     before: list[float] = field(default_factory=list)
@@ -60,7 +60,7 @@ def measure(subject: Subject, rounds: int, say: Say) -> Section:
 
 
 def joined(subject: Subject, engine: Engine, seen: Seen) -> None:
-    """One play: seven write, the long one comes, and all are dropped at the end."""
+    """One run: seven decode, the long one joins, and all are dropped at the end."""
     chance = random.Random(2)
     others = [
         _admitted(engine, number, load.prompt(SHORT_PROMPT_TOKENS, subject.vocabulary, chance), 480)
@@ -103,25 +103,25 @@ def _section(subject: Subject, chunks: Seen, whole: Seen) -> Section:
         _row("no long prompt", quiet, []),
         _row(chunks.how, chunks.since, chunks.first_token),
         _row(whole.how, whole.since, whole.first_token),
-        _row("once it has been read", after, []),
+        _row("after it has been read", after, []),
     ]
     price = quantile_of(chunks.first_token, 0.5) / quantile_of(whole.first_token, 0.5)
     return Section(
         f"A long prompt joins: {subject.described}",
-        f"{OTHERS} sequences write; then one with a prompt of {LONG_PROMPT_TOKENS:,} tokens joins. Milliseconds "
+        f"{OTHERS} sequences decode; then one with a prompt of {LONG_PROMPT_TOKENS:,} tokens joins. Milliseconds "
         "between two tokens of the seven, from the join until the prompt has been read.",
         [
             at_most("p99 with chunks over p99 without", chunked_p99 / quiet_p99, TARGET, "times"),
             Figure("p99 with chunks over p50 without", chunked_p99 / quiet_p50, "times"),
             Figure(
                 "p99 with chunks over p99 once it is read", chunked_p99 / quantile_of(after, 0.99), "times",
-                note="what reading itself adds",
+                note="the cost of reading itself",
             ),
             Figure(
                 "p99 read whole over p99 without", quantile_of(whole.since, 0.99) / quiet_p99, "times",
-                note="one step in which nobody gets a token",
+                note="one step without tokens for the others",
             ),
-            Figure("the long one's first token, chunks over whole", price, "times", note="what it pays"),
+            Figure("the long one's first token, chunks over whole", price, "times", note="its delay"),
         ],
         [numbers_table(("", "p50", "p99", "longest", "gaps", "the long one's first token"), rows)],
     )  # fmt: skip

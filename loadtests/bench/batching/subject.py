@@ -1,6 +1,6 @@
-"""The models that are measured, and engines around them. Everything that knows torch, devices or formats is here.
+"""The measured models, and engines around them. Everything about torch, devices and number formats is here.
 
-The models are the project's own recipes with random weights: what a step costs does not depend on what they say.
+The models are the project's own recipes with random weights, which do not change the cost of a step.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from services.worker.engines.torch.warmup import warm_up
 
 CACHE = Path("~/.cache/weir/models")
 PAGE_TOKENS = 16
-MOST_CHUNK_TOKENS = 512
-PAD = 0  # masked; which token it is plays no part
+MAX_CHUNK_TOKENS = 512
+PAD = 0  # masked, so its value does not matter
 
 SIZES = {
     "tiny": tiny.RECIPES["tiny"],
@@ -46,8 +46,6 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model on a device."""
-
     size: str
     folder: Path
     model: Any
@@ -60,7 +58,7 @@ class Subject:
 
     @property
     def exact(self) -> bool:
-        """Whether a token can be expected to be the same in whatever company it is computed."""
+        """Whether batching must not change a token: so in float32."""
         return bool(self.dtype == torch.float32)
 
     @property
@@ -70,26 +68,26 @@ class Subject:
         return f"{millions:,.0f} M parameters in {str(self.dtype).removeprefix('torch.')} on {name}"
 
     def engine(self, *, slots: int, context_tokens: int, chunk_tokens: int = 0) -> TorchEngine:
-        """An engine around this very model, warmed up, whose prompts and answers are spelled as token numbers."""
-        most_tokens = max(chunk_tokens, MOST_CHUNK_TOKENS)
+        """A warmed-up engine around this model, whose prompts and answers are written as token numbers."""
+        max_tokens = max(chunk_tokens, MAX_CHUNK_TOKENS)
         kv_tokens = slots * context_tokens
         pages = math.ceil(kv_tokens / PAGE_TOKENS) + slots
         engine = TorchEngine(
             model=self.size,
             batch=PagedBatch(
-                self.model, slots=slots, pages=pages, page_tokens=PAGE_TOKENS, step_tokens=slots + most_tokens
+                self.model, slots=slots, pages=pages, page_tokens=PAGE_TOKENS, step_tokens=slots + max_tokens
             ),
             prompts=Spelled(),
             decode=spelled,
             eos=(),
-            limits=Limits(slots, kv_tokens, context_tokens, chunk_tokens or MOST_CHUNK_TOKENS),
+            limits=Limits(slots, kv_tokens, context_tokens, chunk_tokens or MAX_CHUNK_TOKENS),
             chance=random.Random(0),
         )
-        warm_up(engine, chunk_tokens=chunk_tokens, max_chunk_tokens=most_tokens, measure=True)
+        warm_up(engine, chunk_tokens=chunk_tokens, max_chunk_tokens=max_tokens, measure=True)
         return engine
 
     def spec(self, *, slots: int, context_tokens: int) -> TorchSpec:
-        """For an engine that is loaded from the model's folder, here or in a process of its own."""
+        """The specification of an engine that is loaded from the model's folder, here or in another process."""
         kv_tokens = slots * context_tokens
         dtype = str(self.dtype).removeprefix("torch.")
         return TorchSpec(
@@ -98,7 +96,7 @@ class Subject:
         )  # fmt: skip
 
     def generate(self, asked: list[Ask]) -> list[tuple[int, ...]]:
-        """Transformers' own `generate` on one padded batch. It ends with the longest answer; the rest is cut off."""
+        """Transformers' `generate` on one padded batch, as long as its longest answer; shorter ones are cut off."""
         width = max(len(ask.prompt) for ask in asked)
         ids = torch.tensor([[PAD] * (width - len(ask.prompt)) + list(ask.prompt) for ask in asked])
         mask = torch.tensor([[0] * (width - len(ask.prompt)) + [1] * len(ask.prompt) for ask in asked])
@@ -109,18 +107,18 @@ class Subject:
                 ids.to(self.device), attention_mask=mask.to(self.device), generation_config=config
             )[:, width:].tolist()
         if any(len(row) != longest for row in rows):
-            raise RuntimeError("generate stopped before it was told to")
+            raise RuntimeError("generate stopped early")
         return [tuple(row[: ask.length]) for row, ask in zip(rows, asked, strict=True)]
 
     def behind(self, ids: tuple[int, ...], token: int, best: int) -> float:
-        """How much less than the best one the model wants this token after these."""
+        """The difference of the logits of `best` and `token` after `ids`."""
         with torch.inference_mode():
             logits = self.model(torch.tensor([ids], device=self.device)).logits[0, -1]
         return float(logits[best] - logits[token])
 
 
 class Spelled(Prompts):
-    """Prompts that are token numbers, so that they have exactly the length that is wanted."""
+    """Prompts of token numbers, so that they have exactly the wanted length."""
 
     def __init__(self) -> None: ...
 
@@ -137,7 +135,7 @@ def versions() -> str:
 
 
 def chosen_device(wanted: str) -> Any:
-    """`auto` is the GPU where there is one. One thread: more of them gain little, and lose much on a busy machine."""
+    """`auto` is the GPU if there is one. A single thread: more gain little, and lose much on a busy machine."""
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -145,7 +143,7 @@ def chosen_device(wanted: str) -> Any:
 
 
 def subject(size: str, device: Any) -> Subject:
-    """The model of this size, made if it is not in the cache yet."""
+    """The model of this size, built if it is not in the cache."""
     dtype = choose_dtype("auto", device)
     folder = _folder(size, CACHE.expanduser(), dtype)
     model = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""Continuous against static batching: the same load, the same weights, greedy tokens compared one by one."""
+"""Continuous against static batching: the same load and weights, with greedy tokens compared one by one."""
 
 from __future__ import annotations
 
@@ -24,22 +24,18 @@ MORE_SLOTS = (16, 32)
 FEW = 16
 TARGET = 2.0
 TIE = 1e-4  # of a logit: float32 rounds by a few millionths
-MEDIAN_TOKENS = {"30m": 8, "1b": 8}  # a smaller load, so that all takes minutes
+MEDIAN_TOKENS = {"30m": 8, "1b": 8}  # a smaller load, so that a run takes minutes
 USUAL_MEDIAN_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How many shared each step, for the picture."""
-
     subject: str
     static: list[tuple[float, int]]
     continuous: list[tuple[float, int]]
 
 
 class Ways:
-    """How a load is answered, and the engines for it: one for each number of slots, all around the same model."""
-
     def __init__(self, subject: Subject, asked: list[Ask], more_slots: Sequence[int]) -> None:
         context_tokens = max(256, max(len(ask.prompt) + ask.length for ask in asked))
         engine = subject.engine(slots=SLOTS, context_tokens=context_tokens)
@@ -69,7 +65,7 @@ class Ways:
 
 
 def measure(subject: Subject, requests: int, rounds: int, say: Say, *, widely: bool) -> tuple[Section, Occupancy]:
-    """`widely`: with few requests and with more slots, too."""
+    """`widely`: also with few requests and with more slots."""
     asked, few = (_asked(subject, count) for count in (requests, FEW))
     ways = Ways(subject, asked, MORE_SLOTS if widely else ())
     ways.warm_up(load.asks(SLOTS, median_tokens=2, vocabulary=subject.vocabulary))
@@ -84,7 +80,7 @@ def measure(subject: Subject, requests: int, rounds: int, say: Say, *, widely: b
     section = Section(
         f"Continuous against static: {subject.described}",
         f"{requests} requests; answers: {load.spread([ask.length for ask in asked])} tokens; prompts of "
-        f"{load.LEAST_PROMPT_TOKENS} to {load.MOST_PROMPT_TOKENS} tokens, read {ways.chunk_tokens} a step. Greedy, and "
+        f"{load.MIN_PROMPT_TOKENS} to {load.MAX_PROMPT_TOKENS} tokens, read {ways.chunk_tokens} a step. Greedy, and "
         "every answer compared with the one that the same model gives alone.",
         [*_ratios(ways, runs, requests, TARGET), *(_ratios(ways, few_runs, FEW) if widely else ())],
         [_table({ways.alone.name: [alone], **runs}, alone, runs[ways.generate.name], subject.exact)],
@@ -99,20 +95,19 @@ def _asked(subject: Subject, count: int) -> list[Ask]:
 
 
 def alternated(ways: list[Way], asked: list[Ask], rounds: int, say: Say) -> dict[str, list[Run]]:
-    """Every way once in each round, in the other direction each time: what else runs here meets all alike."""
+    """Every way once in each round, in reverse order every other round, so that other load affects all alike."""
     runs: dict[str, list[Run]] = {way.name: [] for way in ways}
     for turn in range(rounds):
         for way in ways if turn % 2 == 0 else reversed(ways):
             run = way.answer(asked)
             runs[way.name].append(run)
-            told = f"{run.useful_tokens_per_s:.0f} tokens/s, {run.spent.cpu_s:.1f} processor s"
-            say(f"round {turn + 1}: {way.name}: {told}")
+            result = f"{run.useful_tokens_per_s:.0f} tokens/s, {run.spent.cpu_s:.1f} processor s"
+            say(f"round {turn + 1}: {way.name}: {result}")
     return runs
 
 
 def check(subject: Subject, asked: list[Ask], runs: dict[str, list[Run]], alone: Run) -> None:
-    """This engine's batching must not change an answer, but where two tokens are as good: sums in another order round
-    in another way. In half precision that happens often, and is only counted."""
+    """Raises AssertionError if batching changed a float32 answer, except at a tie, where the order of sums decides."""
     for name, several in runs.items():
         for run in several:
             for ask, ours, theirs in zip(asked, run.tokens, alone.tokens, strict=True):
@@ -121,7 +116,7 @@ def check(subject: Subject, asked: list[Ask], runs: dict[str, list[Run]], alone:
 
 
 def parted_by(subject: Subject, ask: Ask, ours: tuple[int, ...], theirs: tuple[int, ...]) -> float:
-    """How far, at the first token that differs, ours is behind theirs in the model's own view; 0.0: they are equal."""
+    """How far the first differing token of `ours` is behind that of `theirs`, in the model's logits; 0.0 if equal."""
     if ours == theirs:
         return 0.0
     place = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
@@ -170,7 +165,6 @@ def _ratios(ways: Ways, runs: dict[str, list[Run]], requests: int, target: float
 
 
 def _ratio(name: str, ours: list[Run], theirs: list[Run], target: float | None = None) -> Figure:
-    """Of useful tokens a second, the load being the same; rounds are compared with themselves."""
     wall = [b.spent.wall_s / a.spent.wall_s for a, b in zip(ours, theirs, strict=True)]
     cpu = statistics.median(b.spent.cpu_s / a.spent.cpu_s for a, b in zip(ours, theirs, strict=True))
     note = f"by processor time {number(cpu)}"

@@ -1,4 +1,4 @@
-"""A worker's loop around an engine as it is in service, without HTTP; and a look at each of its steps."""
+"""A worker's loop around an engine as in service, without HTTP, and a record of its steps."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ WORDS = ("water", "river", "weir", "flows", "over", "the", "wall", "and", "a", "
 
 
 class Watched:
-    """A host that counts the steps it was asked for and says who was admitted before which."""
+    """An executor that counts its steps and records at which step each sequence was admitted."""
 
     def __init__(self, executor: EngineExecutor) -> None:
         self._executor = executor
-        self.begun = 0
+        self.started = 0
         self.admitted: list[tuple[Sequence, int, float]] = []
-        """Which sequence, the number of the first step that computes for it, and when that was decided."""
+        """(sequence, number of the first step that computes for it, time of the admission)."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
     def admit(self, sequence: Sequence) -> None:
         self._executor.admit(sequence)
-        self.admitted.append((sequence, self.begun + 1, asyncio.get_running_loop().time()))
+        self.admitted.append((sequence, self.started + 1, asyncio.get_running_loop().time()))
 
     async def step(self) -> Step:
-        self.begun += 1
+        self.started += 1
         return await self._executor.step()
 
 
 @asynccontextmanager
 async def turning(executor: Any, *, slots: int) -> AsyncIterator[EngineLoop]:
-    """The loop, which starts its host and stops it."""
+    """The running loop, which starts and stops its executor."""
     scheduler: BatchFormer[Job] = BatchFormer(Batching.CONTINUOUS, slots=slots, queue_size=2 * slots)
     log = Log("bench", stream=io.BytesIO())
     loop = EngineLoop(
@@ -72,7 +72,7 @@ def asking(id: str, words: int, tokens: int) -> GenerateRequest:
 
 
 async def answer(job: Job) -> str:
-    """The whole text. Raises RuntimeError where there is none."""
+    """The whole text. Raises RuntimeError if there is none."""
     text = ""
     while texts := await job.stream.take():
         text += "".join(texts)

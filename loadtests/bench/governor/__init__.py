@@ -1,8 +1,8 @@
-"""The governor's proofs, against a real process: `python -m loadtests.bench governor`, docs/results/governor.md.
+"""The governor measured as a real process: `python -m loadtests.bench governor`, docs/results/governor.md.
 
-    held    what ten thousand silent connections cost, and one that wants to send far too much
-    burst   more clients than slots: what is refused at once, and that everybody is served in the end
-    speed   how many pings and uploads one core carries
+    held    the memory of ten thousand silent connections, and of one that sends far too much
+    burst   more clients than slots: how soon the others are refused, and that all of them are served in the end
+    speed   pings and uploads a second on one core
 
-The wire and its idea are heptamini's (github.com/newssourcecrawler/heptamini). Nothing here is a test: machines differ.
+The wire format and its idea are heptamini's (github.com/newssourcecrawler/heptamini).
 """

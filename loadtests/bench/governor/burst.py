@@ -1,4 +1,4 @@
-"""More clients than slots, all at once: who is refused, how soon, and whether everybody is served who comes back."""
+"""More clients than slots at once: how soon the others are refused, and whether all that retry are served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtests.report.figure import Figure, at_most
 from services.governor.client import Client, Effort, Reply, SendFailed, connect
 
 EVERY_S = 0.02
-MOST_RETRIES = 50  # what the original's client has by default
+MAX_RETRIES = 50  # the default of the original's client
 PATIENCE_S = 120.0
 PAYLOAD = b"hello world!"
 ROWS = 16
@@ -21,8 +21,6 @@ COUNTED = ("heptamini_backend_inflight", "heptamini_executed_total", "heptamini_
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What /metrics said, so long after the clients were let go."""
-
     at_s: float
     inflight: int
     executed: int
@@ -31,7 +29,7 @@ class State:
 
 @dataclass(slots=True)
 class Burst:
-    """What came of it. `most_inflight` is the most that any reply or any scrape ever told."""
+    """The results of a burst. `most_inflight`: the highest value of any reply or scrape."""
 
     clients: int
     cap: int
@@ -45,28 +43,27 @@ class Burst:
     states: list[State] = field(default_factory=list)
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         return f"{self.clients} clients, cap {self.cap}, jobs of {self.stub_s:g} s"
 
 
 async def at_once(clients: int, stub_s: float) -> Burst:
-    """Each client asks once, and takes no for an answer."""
     return await _burst(Burst(clients, 1, stub_s), retries=0)
 
 
 async def coming_back(clients: int, stub_s: float, cap: int = 1) -> Burst:
-    """Each does as clients do: it sends the same frame again when it was told to, with the next seq."""
-    return await _burst(Burst(clients, cap, stub_s), retries=MOST_RETRIES)
+    """Each client retries the same frame after the time that the reply asks for, with the next `seq`."""
+    return await _burst(Burst(clients, cap, stub_s), retries=MAX_RETRIES)
 
 
 async def _burst(burst: Burst, retries: int) -> Burst:
-    """All clients are connected before the first of them writes."""
+    """Runs a burst. All clients are connected before the first of them writes."""
     loop = asyncio.get_running_loop()
     effort = Effort(timeout_s=PATIENCE_S, retries=retries, longest_wait_s=PATIENCE_S)
     async with governor(cap=burst.cap, stub_ms=burst.stub_s * 1000) as subject:
         address = ("127.0.0.1", subject.port)
         clients = [
-            await connect(address, job=f"J_{number}", effort=effort, show=_Heard(burst).tell)
+            await connect(address, job=f"J_{number}", effort=effort, show=_Replies(burst).add)
             for number in range(burst.clients)
         ]
         began = loop.time()
@@ -78,14 +75,12 @@ async def _burst(burst: Burst, retries: int) -> Burst:
     return burst
 
 
-class _Heard:
-    """What one client was told."""
-
+class _Replies:
     def __init__(self, burst: Burst) -> None:
         self._burst = burst
         self._yields = 0
 
-    def tell(self, reply: Reply) -> None:
+    def add(self, reply: Reply) -> None:
         burst = self._burst
         burst.most_inflight = max(burst.most_inflight, receipt(reply, "backend.inflight"))
         self._yields += reply["status"] == "yield"
@@ -96,7 +91,7 @@ async def _send(client: Client, burst: Burst, began: float) -> None:
     try:
         reply = await client.send(PAYLOAD, chunk_bytes=8, content_type="text/plain")
         burst.done += reply["status"] == "done"
-    except SendFailed:  # it was told to come back once more than it does
+    except SendFailed:  # it was asked to retry more often than it does
         burst.refused_within_s = asyncio.get_running_loop().time() - began
         burst.yielded += 1
     client.close()
@@ -113,22 +108,21 @@ async def _watched(subject: Subject, burst: Burst, began: float) -> None:
 
 
 def figures(once: Burst, *others: Burst) -> Iterator[Figure]:
-    note = f"{once.told}; the last of them heard of it after {once.refused_within_s * 1000:.0f} ms"
+    note = f"{once.title}; the last refusal came after {once.refused_within_s * 1000:.0f} ms"
     yield Figure("executed, at once", once.done, "jobs", 1, note=note)
     yield Figure("yielded, at once", once.yielded, "clients", once.clients - 1)
     for burst in others:
-        note = f"{burst.told}; {burst.seconds:.1f} s, {burst.done * burst.stub_s / burst.cap:.1f} s is the floor"
-        note += f"; nobody was told to come back more than {burst.most_yields} times"
-        yield Figure(f"served of {burst.clients}, coming back", burst.done, "clients", burst.clients, note=note)
+        note = f"{burst.title}; {burst.seconds:.1f} s, the minimum is {burst.done * burst.stub_s / burst.cap:.1f} s"
+        note += f"; no client was asked to retry more than {burst.most_yields} times"
+        yield Figure(f"served of {burst.clients}, with retries", burst.done, "clients", burst.clients, note=note)
     all_of_them = (once, *others)
-    most = max(burst.most_inflight - burst.cap for burst in all_of_them)
+    beyond = max(burst.most_inflight - burst.cap for burst in all_of_them)
     scrapes = sum(len(burst.states) for burst in all_of_them)
-    note = f"by every reply and {scrapes:,} scrapes"
-    yield at_most("jobs that ran beyond the cap, ever", max(0, most), 0, "jobs", note)
+    note = f"over every reply and {scrapes:,} scrapes"
+    yield at_most("jobs beyond the cap at any time", max(0, beyond), 0, "jobs", note)
 
 
 def timeline(states: Sequence[State], rows: int = ROWS) -> list[str]:
-    """The changes, as text; evenly thinned out where there are many."""
     changes = [states[0]] if states else []
     for state in states[1:]:
         last = changes[-1]

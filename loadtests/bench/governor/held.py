@@ -1,4 +1,4 @@
-"""What a peer can make the governor hold: ten thousand silent connections, and payloads that are never finished."""
+"""The governor's memory under hostile peers: ten thousand silent connections, and payloads that are never completed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from loadtests.cluster.usage import peak_mb, rss_mb
 from loadtests.report.figure import Figure, at_most
 
 SPARE_DESCRIPTORS = 200
-A_SOURCE_ADDRESS = 1_000  # connections; one source may hold only a share of them
-MOST_IDLE_MB = 60
+A_SOURCE_ADDRESS = 1_000  # connections from one address, which may hold only a share of them
+MAX_IDLE_MB = 60
 JOBS, JOB_BYTES, CHUNK_BYTES = 64, 4_000_000, 190_000
 CONNECTION_BYTES = 67_108_864
 OVERHEAD_MB = 16
 
 
 async def measure(connections: int) -> tuple[list[Figure], list[str]]:
-    """Figures, and why one is missing."""
     figures, notes = [], []
     allowed = _raise_descriptor_limit()
     if allowed < connections + SPARE_DESCRIPTORS:
@@ -34,15 +33,15 @@ async def measure(connections: int) -> tuple[list[Figure], list[str]]:
 
 
 def _raise_descriptor_limit() -> int:
-    """As many descriptors as this process may have, for itself and what it starts from now on."""
+    """Raises the limit to the maximum, for this process and its children. Returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return 1_000_000 if hard == resource.RLIM_INFINITY else hard
 
 
 async def _idle(count: int) -> list[Figure]:
-    most = str(count + 64)
-    async with governor(MAX_CONNECTIONS=most, GOVERNOR_IDLE_S="600") as subject:
+    limit = str(count + 64)
+    async with governor(MAX_CONNECTIONS=limit, GOVERNOR_IDLE_S="600") as subject:
         await _warm(subject)
         before_mb = rss_mb(subject.pid)
         socks: list[socket.socket] = []
@@ -57,10 +56,10 @@ async def _idle(count: int) -> list[Figure]:
         finally:
             for sock in socks:
                 sock.close()
-    note = f"{held:,.0f} held, {more_mb * 1024 / count:.1f} kB each; {answered} of 100 asked afterwards, all answered"
+    note = f"{held:,.0f} held, {more_mb * 1024 / count:.1f} kB each; {answered} of 100 pings afterwards were answered"
     if answered < 100:
-        raise RuntimeError(f"not all were answered: {note}")
-    return [at_most(f"memory of {count:,} silent connections", more_mb, MOST_IDLE_MB, "MB", note)]
+        raise RuntimeError(f"some pings were not answered: {note}")
+    return [at_most(f"memory of {count:,} silent connections", more_mb, MAX_IDLE_MB, "MB", note)]
 
 
 def _connected(port: int, count: int) -> Iterator[socket.socket]:
@@ -75,7 +74,7 @@ def _asked(sock: socket.socket) -> bool:
 
 
 async def _warm(subject: Subject) -> None:
-    """What is made once is not counted: a scrape, and a line."""
+    """A scrape and a ping, so that one-time allocations are not counted."""
     await subject.metric()
     reader, writer = await asyncio.open_connection("127.0.0.1", subject.port)
     await _ask(reader, writer, ping())
@@ -83,7 +82,7 @@ async def _warm(subject: Subject) -> None:
 
 
 async def _never_finished() -> list[Figure]:
-    """One connection declares as many jobs as it may, and sends all of each but its last chunk."""
+    """One connection declares as many jobs as it may, and sends each without its last chunk."""
     async with governor(GOVERNOR_CONNECTION_BYTES=str(CONNECTION_BYTES)) as subject:
         await _warm(subject)
         before_mb = rss_mb(subject.pid)
@@ -92,16 +91,14 @@ async def _never_finished() -> list[Figure]:
         (held,) = await subject.metric("weir_governor_held_bytes")
         more_mb = peak_mb(subject.pid) - before_mb
         writer.close()
-    note = (
-        f"{accepted} taken and sent, {yielded} told to come back at the manifest; {held / 2**20:.0f} MB accounted for"
-    )
-    most = CONNECTION_BYTES / 2**20 + OVERHEAD_MB
-    name = f"most memory for one connection with {JOBS} jobs of {JOB_BYTES // 1_000_000} MB"
-    return [at_most(name, more_mb, most, "MB", note)]
+    note = f"{accepted} accepted and sent, {yielded} refused at the manifest; {held / 2**20:.0f} MB accounted for"
+    limit_mb = CONNECTION_BYTES / 2**20 + OVERHEAD_MB
+    name = f"peak memory of one connection with {JOBS} jobs of {JOB_BYTES // 1_000_000} MB"
+    return [at_most(name, more_mb, limit_mb, "MB", note)]
 
 
 async def _begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, int]:
-    """How many jobs were taken, and how many were told to come back."""
+    """(jobs accepted, jobs refused with a time to retry)."""
     payload = b"x" * JOB_BYTES
     accepted = yielded = 0
     for number in range(JOBS):

@@ -1,4 +1,4 @@
-"""How much one core carries: the governor has one, and its client another, which only looks for ends of lines."""
+"""The throughput of one core: the governor has one, and its client, which only counts line ends, another."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loadtests.bench.governor.wire import ping, upload
 from loadtests.cluster.usage import cores, cpu_s, pinned
 from loadtests.report.figure import Figure, median
 
-DEPTH = 128  # pings on their way
+DEPTH = 128  # pings in flight
 PAYLOAD = b"x" * 1024
 WARM_UP_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Steps that are written in turn, each when the one before has had so many replies."""
+    """Steps that are written in turn, each after `replies` replies to the one before."""
 
     name: str
     unit: str
@@ -44,8 +44,6 @@ LOADS = (
 
 
 class Client(asyncio.Protocol):
-    """Goes through the steps again and again, and counts the rounds, until it is stopping."""
-
     def __init__(self, load: Load) -> None:
         self._load = load
         self._at = 0
@@ -75,7 +73,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_exception(exc or ConnectionError("the governor hung up"))
+            self.done.set_exception(exc or ConnectionError("the governor closed the connection"))
 
     def _write(self) -> None:
         self._left = self._load.replies
@@ -83,14 +81,13 @@ class Client(asyncio.Protocol):
 
     def _end(self) -> None:
         if self._load.wanted not in self._last:
-            self.done.set_exception(RuntimeError(f"not what was wanted: {self._last!r}"))
+            self.done.set_exception(RuntimeError(f"not the expected reply: {self._last!r}"))
         else:
             self.done.set_result(None)
         self._transport.abort()
 
 
 async def drive(load: Load, port: int, seconds: float) -> int:
-    """How many rounds there were in that time."""
     loop = asyncio.get_running_loop()
     until, rounds = loop.time() + seconds, 0
     while loop.time() < until:
@@ -104,7 +101,6 @@ async def drive(load: Load, port: int, seconds: float) -> int:
 
 
 async def measure(seconds: float, rounds: int) -> list[Figure]:
-    """Each load in turn, and the yardstick."""
     own, others = cores()
     runs = []
     with pinned(others):
@@ -112,23 +108,21 @@ async def measure(seconds: float, rounds: int) -> list[Figure]:
             for _ in range(rounds):
                 figures = [await _measured(load, subject.port, subject.pid, seconds) for load in LOADS]
                 per_s, _ = await _per_s(PINGS, bare_port, seconds)
-                note = (
-                    "a protocol that looks at nothing and answers with a fixed line: what this machine's sockets allow"
-                )
+                note = "a protocol that answers with a fixed line: the limit of this machine's sockets"
                 runs.append([*figures, Figure(f"{PINGS.name}, without a governor", per_s, PINGS.unit, note=note)])
     return median(runs)
 
 
 async def _measured(load: Load, port: int, pid: int, seconds: float) -> Figure:
-    prefill_backlog_s = cpu_s(pid)
+    cpu_before_s = cpu_s(pid)
     per_s, busy = await _per_s(load, port, seconds)
-    server_us = (cpu_s(pid) - prefill_backlog_s) / (per_s * (seconds + WARM_UP_S)) * 1e6
+    server_us = (cpu_s(pid) - cpu_before_s) / (per_s * (seconds + WARM_UP_S)) * 1e6
     note = f"{server_us:.0f} us of the governor's processor time each; client busy {busy:.0%}"
     return Figure(load.name, per_s, load.unit, load.target, note=note)
 
 
 async def _per_s(load: Load, port: int, seconds: float) -> tuple[float, float]:
-    """Replies that end something, a second; and the share of a core that this client used for them."""
+    """Replies a second, and the share of a core that this client used."""
     await drive(load, port, WARM_UP_S)
     began, cpu = time.perf_counter(), time.process_time()
     rounds = await drive(load, port, seconds)

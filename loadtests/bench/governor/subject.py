@@ -1,4 +1,4 @@
-"""A governor as a process of its own, as it is shipped, with the stub for a backend."""
+"""A governor with default settings in its own process, with the stub as its backend."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ LEAVES_WITHIN_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Where it is."""
-
     pid: int
     port: int
     metrics_port: int
 
     async def metric(self, *names: str) -> list[float]:
-        """These metrics now."""
         page = (await asyncio.to_thread(get, f"http://127.0.0.1:{self.metrics_port}/metrics")).decode()
         return [total(page, name) for name in names]
 
@@ -31,7 +28,7 @@ class Subject:
 async def governor(
     *, cores: Set[int] = frozenset(), cap: int = 1, stub_ms: float = 0, **env: str
 ) -> AsyncIterator[Subject]:
-    """Started, and stopped with the block. It must leave with 0."""
+    """Started and stopped with the block. Raises RuntimeError if it does not exit with status 0."""
     port, metrics_port = free_ports(2)
     settings = {
         "GOVERNOR_BACKEND": "stub", "GOVERNOR_STUB_MS": f"{stub_ms:g}", "GOVERNOR_MAX_INFLIGHT": str(cap),
@@ -41,4 +38,4 @@ async def governor(
     async with started("services.governor", ready=ready, env=settings, cores=cores) as process:
         yield Subject(process.pid, port, metrics_port)
         if (status := await process.leave(LEAVES_WITHIN_S)) != 0:
-            raise RuntimeError(f"the governor left with {status}: {process.last_words()}")
+            raise RuntimeError(f"the governor exited with {status}: {process.last_words()}")

@@ -1,4 +1,4 @@
-"""What a client of the governor writes, as bytes: the frames of the product's own client."""
+"""The frames of a governor's client, as bytes, made by the product's own client."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from typing import Any
 
 from services.governor.client import Reply, _frames
 
-MOST_CHUNK_BYTES = 190_000
+MAX_CHUNK_BYTES = 190_000
 
 
 def ping() -> bytes:
     return _frame("ping", "J_ping", 1)
 
 
-def upload(payload: bytes, *, job: str, chunk_bytes: int = MOST_CHUNK_BYTES) -> list[bytes]:
-    """A manifest, and then every chunk."""
+def upload(payload: bytes, *, job: str, chunk_bytes: int = MAX_CHUNK_BYTES) -> list[bytes]:
     frames = _frames(payload, chunk_bytes, "application/octet-stream")
     return [_frame("share", job, seq, **fields) for seq, fields in enumerate(frames, start=1)]
 
 
 def _frame(verb: str, job: str, seq: int, **fields: Any) -> bytes:
-    told = {"v": 0, "verb": verb, "job": job, "seq": seq, "ttl_ms": 0, **fields}
-    return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+    frame = {"v": 0, "verb": verb, "job": job, "seq": seq, "ttl_ms": 0, **fields}
+    return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
 
 
 def receipt(reply: Reply, kind: str) -> int:
-    """One of the figures that every reply brings."""
     return next(int(each["value_u64"]) for each in reply["receipts"] if each["kind"] == kind)

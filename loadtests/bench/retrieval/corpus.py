@@ -1,7 +1,6 @@
-"""A tenant with as many chunks as are wanted: generated vectors, and words of which few are common and most are rare.
+"""A tenant of any size: generated vectors, and texts of a few common and many rare words.
 
-The vectors lie in clusters, as those of real texts do. They are stored under the name of the embedder that will ask
-for them.
+The vectors lie in clusters, like those of real texts, and are stored under the name of the real embedder.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ TENANT = "bench"
 AT_A_TIME = 5_000
 WORDS_IN_A_CHUNK = 100
 WORDS = ["".join(syllables) for syllables in itertools.product(("ba", "lo", "ri", "ten", "mu"), repeat=6)]
-TOO_COMMON = 200  # as many of a language's most common words are in every text, and of no use to a search
+TOO_COMMON = 200  # rank of words that are in every text, which a search cannot use
 
 
 class Prose:
-    """Texts of words drawn as languages draw them, by rank; the most common ones, in every text, are left out."""
+    """Texts of words drawn by rank as in natural languages, without the most common ones."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -36,7 +35,7 @@ class Prose:
 
 
 async def fill(url: str, rows: int, model: str, source: Clustered) -> float:
-    """Seconds it took to store that many chunks and to make the indexes over them."""
+    """Stores `rows` chunks and builds the indexes. Returns the seconds it took."""
     began, prose = time.perf_counter(), Prose(len(WORDS))
     async with connected(url) as connection, indexes_made_at_once(connection, "vectors_by_distance", "words_by_key"):
         tenant = Tenant(connection, TENANT)
@@ -48,7 +47,7 @@ async def fill(url: str, rows: int, model: str, source: Clustered) -> float:
 
 
 def questions(seed: int = 7) -> Iterator[str]:
-    """Questions in the corpus's own words, none of them twice."""
+    """Questions of the corpus's words, each of them once."""
     prose = Prose(seed)
     for number in itertools.count(1):
         yield f"{prose.text(8)} {number}?"

@@ -1,4 +1,4 @@
-"""What can be wrong with PostgreSQL and with Redis: each condition strikes as its block begins, and ends with it."""
+"""Faults of PostgreSQL and Redis: each begins with its block and ends with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.cluster.parts import Store
 from loadtests.cluster.processes import frozen
 from loadtests.faults.wires import HEALTHY, Wire
 
-DOWN_S = 1.0  # how long a database that is restarted stays away, its own stopping and starting not counted
+DOWN_S = 1.0  # how long a restarting database is down, without its own stopping and starting
 LOOK_EVERY_S = 0.05
 OF_SERVICES = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'weir-%'"
 Condition = Callable[[Stand], AbstractAsyncContextManager[None]]
@@ -48,7 +48,7 @@ async def _restarting_database(stand: Stand) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _no_connection_left(stand: Stand) -> AsyncIterator[None]:
-    """Every connection that the server has is somebody else's: those of the service are cut, and taken."""
+    """Other clients take every connection of the server, after those of the service were cut."""
     hogs: list[asyncpg.Connection] = []
 
     async def take_all() -> None:

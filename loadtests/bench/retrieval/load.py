@@ -1,11 +1,10 @@
-"""Questions at a rate that does not depend on the answers, and what became of them.
+"""Questions at a rate that does not depend on the answers, and their results.
 
-    known   asked before, and taken from the cache
-    anew    asked before, by someone who will have nothing that is kept unless a search fails
+    known   asked before, and answered from the cache
+    anew    asked before, but a kept answer is accepted only if a search fails
     new     never asked before
 
-Latency counts from the moment at which a question should have been sent. How late the client itself was with it is
-part of that, and told besides.
+Latency counts from the intended send time. The client's own lateness is part of it, and is also reported separately.
 """
 
 from __future__ import annotations
@@ -33,17 +32,15 @@ KNOWN, ANEW, NEW = "known", "anew", "new"
 FRESH_S = 300.0
 
 
-class _Said(msgspec.Struct):
+class _Body(msgspec.Struct):
     source: str
     reason: str | None = None
 
 
-_read = msgspec.json.Decoder(_Said).decode
+_read = msgspec.json.Decoder(_Body).decode
 
 
 class Reply(Answer):
-    """An answer that says where its passages came from."""
-
     __slots__ = ("reason", "source")
 
     def __init__(self) -> None:
@@ -55,16 +52,14 @@ class Reply(Answer):
         if self.status != 200:
             return "failed:bad_status", str(self.status)
         try:
-            said = _read(b"".join(self._buffer))
+            body = _read(b"".join(self._buffer))
         except msgspec.MsgspecError:
             return "failed:malformed", ""
-        self.source, self.reason = said.source, said.reason
+        self.source, self.reason = body.source, body.reason
         return SERVED, ""
 
 
 class Questions:
-    """The requests: the known ones in turn, new ones as they come."""
-
     def __init__(self, port: int, known: Sequence[str], new: Iterator[str], budget_ms: float) -> None:
         self._port = port
         self._new = new
@@ -91,7 +86,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of the questions that were due after the fault began."""
+    """The results of the questions that were due after the fault began."""
 
     asked: int
     unanswered: int
@@ -101,21 +96,18 @@ class Seen:
     reasons: Counter[str]
 
     def quantile_ms(self, q: float) -> float:
-        """From the intended time; whatever was not answered took for ever."""
+        """Latency from the intended time; infinite for a question without an answer."""
         return quantile_of(self.ms, q)
 
     def late_quantile_ms(self, q: float) -> float:
-        """By how much the client itself was late."""
         return quantile_of(self.late_ms, q)
 
     @property
     def mix(self) -> str:
-        """Sources by their share, the most frequent first."""
         return ", ".join(f"{source} {count / self.asked:.0%}" for source, count in self.sources.most_common())
 
     @property
     def why(self) -> str:
-        """Why something was not from a search or fresh."""
         return ", ".join(f"{reason} {count / self.asked:.1%}" for reason, count in self.reasons.most_common())
 
 
@@ -128,18 +120,18 @@ async def offered(
     strike: Callable[[], Awaitable[None]] | None = None,
     after_s: float = 1.0,
 ) -> Seen:
-    """Ask at these rates for so long after a start of `after_s`, which is not counted; then `strike` is called."""
-    heard = _Heard()
-    striking = asyncio.create_task(heard.strike(after_s, strike)) if strike is not None else None
-    ledger = await at_rates(port, per_s, questions, after_s + seconds, answer=Reply, listen=heard.listen)
+    """Ask at these rates; after `after_s`, which does not count, call `strike` and count for `seconds`."""
+    recorded = _Recorded()
+    striking = asyncio.create_task(recorded.strike(after_s, strike)) if strike is not None else None
+    ledger = await at_rates(port, per_s, questions, after_s + seconds, answer=Reply, listen=recorded.listen)
     if striking is not None:
         await striking
-        after_s = heard.struck_s
-    return _seen([row for row in ledger.rows if row.intended_s >= after_s], heard.replies)
+        after_s = recorded.struck_s
+    return _seen([row for row in ledger.rows if row.intended_s >= after_s], recorded.replies)
 
 
-class _Heard:
-    """What was answered, and when the strike came: the client's own clock begins a moment after this program's."""
+class _Recorded:
+    """The answers, and the time of the fault on the client's clock, which starts a moment after this program's."""
 
     def __init__(self) -> None:
         self.replies: dict[int, Reply] = {}

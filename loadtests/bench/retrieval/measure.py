@@ -1,4 +1,4 @@
-"""Retrieval measured: every condition under the same open load, how many a second, and what its embedder costs."""
+"""Measures retrieval: every condition under the same open load, throughput, and the cost of its embedder."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from loadtests.report.figure import Figure, at_most
 from loadtests.report.progress import Say
 
 BOUND_MS = 1.25 * BUDGET_MS
-RATES = {KNOWN: 20.0, ANEW: 10.0, NEW: 10.0}  # a second; two in four need a vector, which is what takes the processors
+RATES = {KNOWN: 20.0, ANEW: 10.0, NEW: 10.0}  # a second; two in four need a vector, which takes most processor time
 KNOWN_QUESTIONS = 20
-LATE_MS = 5.0  # from here on the client's own lateness is worth a word
+LATE_MS = 5.0  # from here on the client's own lateness is noted
 KNOW_WITHIN_S = 20.0
 CACHED_PER_S, UNCACHED_PER_S = 1_500, 300
 CLIENTS = (1, 16)
@@ -35,15 +35,13 @@ DOCUMENTS = ROOT / "docs" / "decisions"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One condition, and how its questions fared."""
-
     condition: str
     seen: Seen
     recovered_s: float
 
 
 async def conditions(stand: Stand, seconds: float, say: Say) -> list[Line]:
-    """Each condition in turn, from health to health."""
+    """Each condition in turn, starting from a healthy service."""
     new = questions()
     known = [next(new) for _ in range(KNOWN_QUESTIONS)]
     lines = []
@@ -60,7 +58,7 @@ async def conditions(stand: Stand, seconds: float, say: Say) -> list[Line]:
 
 
 async def know(service: Service, asked: Questions) -> None:
-    """Ask what is known until all of it is in the cache."""
+    """Ask the known questions until all of them are in the cache."""
     loop = asyncio.get_running_loop()
     until = loop.time() + KNOW_WITHIN_S
     for request in asked.each_known():
@@ -70,13 +68,12 @@ async def know(service: Service, asked: Questions) -> None:
 
 
 def source_of(body: bytes) -> str:
-    """Where a reply says its passages came from; an error says nothing of it."""
+    """The source that a reply names; `error` if it names none."""
     _, _, rest = body.partition(b'"source":"')
     return rest.partition(b'"')[0].decode() or "error"
 
 
 def figures(lines: Sequence[Line]) -> list[Figure]:
-    """The quantile that is promised, by condition; the mix is its note."""
     return [_in_time(f"p99 with {line.condition}", line.seen) for line in lines]
 
 
@@ -85,7 +82,6 @@ def _in_time(name: str, seen: Seen) -> Figure:
 
 
 def note(seen: Seen) -> str:
-    """Sources, reasons, and what was not as it should be."""
     parts = [f"p50 {seen.quantile_ms(0.5):.0f} ms; {seen.mix}"]
     if seen.unanswered:
         parts.append(f"{seen.unanswered} of {seen.asked} were not answered")
@@ -96,7 +92,7 @@ def note(seen: Seen) -> str:
 
 
 async def speed(stand: Stand, seconds: float) -> list[Figure]:
-    """With every vector made before: closed loops of one client and of several, then an open one at each target."""
+    """With precomputed vectors: closed loops of one client and of several, then an open one at each target."""
     new = questions(seed=11)
     async with stand.service(precomputed=True) as service:
         asked = Questions(service.port, [next(new) for _ in range(FAST_QUESTIONS)], new, BUDGET_MS)
@@ -105,7 +101,7 @@ async def speed(stand: Stand, seconds: float) -> list[Figure]:
         loads = [
             ("cached", "cache", CACHED_PER_S, lambda: next(known), CLIENTS),
             ("uncached", "db", UNCACHED_PER_S, asked.next_new, CLIENTS),
-            ("uncached, by meaning alone", "db", None, lambda: asked.next_new(hybrid=False), CLIENTS[-1:]),
+            ("uncached, by vectors only", "db", None, lambda: asked.next_new(hybrid=False), CLIENTS[-1:]),
         ]
         found = []
         for name, source, target, request, numbers in loads:
@@ -121,17 +117,17 @@ async def speed(stand: Stand, seconds: float) -> list[Figure]:
 
 
 def _throughput(kind: str, tally: Tally, clients: int, wanted: str, target: float | None) -> Figure:
-    """Only answers from there count. One client waits for one answer: what it reaches is for the record."""
+    """Counts only answers from `wanted`. A single client waits for each answer, so it has no target."""
     others = tally.per_second - tally.rate_of(wanted)
-    told = f"p50 {tally.quantile_ms(0.5):.1f} ms, p99 {tally.quantile_ms(0.99):.1f} ms"
+    note_text = f"p50 {tally.quantile_ms(0.5):.1f} ms, p99 {tally.quantile_ms(0.99):.1f} ms"
     if others:
-        told += f"; {others:,.0f}/s more were told within their budget that there is no time"
-    name = f"{kind}, vectors made before, {clients} client{'s' if clients > 1 else ''}"
-    return Figure(name, tally.rate_of(wanted), "requests/s", target if clients > 1 else None, note=told)
+        note_text += f"; {others:,.0f}/s more were answered within their budget without a result for lack of time"
+    name = f"{kind}, precomputed vectors, {clients} client{'s' if clients > 1 else ''}"
+    return Figure(name, tally.rate_of(wanted), "requests/s", target if clients > 1 else None, note=note_text)
 
 
 async def embedder(stand: Stand, seconds: float) -> list[Figure]:
-    """One short question, an ingest of this project's decision records, and memory while nothing happens."""
+    """One short question, an ingest of this project's decision records, and idle memory."""
     async with stand.service() as service:
         idle_mb = rss_mb(service.pid)
         asked = _embeddings(service.port)
@@ -145,18 +141,17 @@ async def embedder(stand: Stand, seconds: float) -> list[Figure]:
 
 
 def _embeddings(port: int) -> Iterator[bytes]:
-    """Short questions, as people ask them."""
     for number in itertools.count(1):
         text = f"What happens when the worker drains, for the {number}. time?"
         yield post(port, "/embed", json.dumps({"input": [text]}).encode())
 
 
 async def _ingest(stand: Stand) -> Figure:
-    """Chunks per second of a first ingest, as the ingester itself tells: reading, embedding and writing."""
-    words = ["-m", "services.retrieval.ingest", str(DOCUMENTS), "--tenant", "documents", "--progress", "json"]
+    """Chunks a second of a first ingest (reading, embedding and writing), as the ingester reports it."""
+    arguments = ["-m", "services.retrieval.ingest", str(DOCUMENTS), "--tenant", "documents", "--progress", "json"]
     env = {**os.environ, **stand.environment()}
-    child = await asyncio.create_subprocess_exec(sys.executable, *words, env=env, stdout=asyncio.subprocess.PIPE)
-    said, _ = await child.communicate()
-    told = json.loads(said.splitlines()[-1])
-    note = f"{told['embedded']} chunks of {told['added']} documents in {told['seconds']:.1f} s"
-    return Figure("ingest", told["embedded"] / told["seconds"], "chunks/s", note=note)
+    child = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=env, stdout=asyncio.subprocess.PIPE)
+    output, _ = await child.communicate()
+    report = json.loads(output.splitlines()[-1])
+    note = f"{report['embedded']} chunks of {report['added']} documents in {report['seconds']:.1f} s"
+    return Figure("ingest", report["embedded"] / report["seconds"], "chunks/s", note=note)

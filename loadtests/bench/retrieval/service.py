@@ -1,7 +1,7 @@
-"""`python -m loadtests.bench.retrieval.service VECTORS FINGERPRINT`: retrieval whose embedder knows every vector.
+"""`python -m loadtests.bench.retrieval.service VECTORS FINGERPRINT`: retrieval with precomputed vectors.
 
-What remains is the rest of the service, line and batches of the embedder included. The vectors are not those of the
-questions: which one a question gets is decided by its digest. A search takes as long for one as for the other.
+What remains is the rest of the service, the embedder's queue and batches included. A question gets a vector by its
+digest, not by its meaning; a search takes as long for one as for the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKENS = 12
 
 
 class Precomputed:
-    """A model that only has to look."""
+    """An embedder that only looks vectors up."""
 
     def __init__(self, vectors: Floats, fingerprint: str) -> None:
         self._vectors = vectors

@@ -1,6 +1,6 @@
-"""A database, a cache, and retrieval services over them: directly, or by way of wires that can be told to fail.
+"""A database, a cache, and retrieval services over them: directly, or through wires that inject faults.
 
-Everything but the client is a process of its own, and all of them share the machine's cores.
+Every part but the client is a separate process, and all share the machine's cores.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Service:
-    """A running retrieval service."""
-
     pid: int
     port: int
     metrics_port: int
 
     async def is_well(self) -> bool:
-        """Ready, with nothing missing and every session with the database back."""
+        """Whether it is ready, not degraded, with all its database connections open."""
         try:
             ready = await asyncio.to_thread(get, f"http://127.0.0.1:{self.port}/health/ready")
             metrics = await asyncio.to_thread(get, f"http://127.0.0.1:{self.metrics_port}/metrics")
@@ -54,7 +52,7 @@ class Service:
         )
 
     async def until_well(self) -> float:
-        """Seconds until it is well again."""
+        """Waits until it is well. Returns the seconds. Raises TimeoutError after WELL_WITHIN_S."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while not await self.is_well():
@@ -65,8 +63,6 @@ class Service:
 
 
 class Stand:
-    """The servers, and where services find them."""
-
     def __init__(
         self, folder: Path, database: EmbeddedPostgres, cache: EmbeddedValkey, database_wire: Wire, cache_wire: Wire
     ) -> None:
@@ -77,7 +73,7 @@ class Stand:
         self._vectors = folder / "vectors.npy"
 
     async def fill(self, rows: int) -> float:
-        """A tenant with so many chunks, and vectors to ask for: the seconds it took."""
+        """Stores a tenant with `rows` chunks, and vectors for questions. Returns the seconds it took."""
         source = Clustered(SEED)
         seconds = await fill(self.postgres.url, rows, self.fingerprint, source)
         np.save(self._vectors, source.draw(ASKED_VECTORS))
@@ -85,19 +81,19 @@ class Stand:
 
     @asynccontextmanager
     async def service(self, *, by_wire: bool = False, precomputed: bool = False) -> AsyncIterator[Service]:
-        """A service of its own: by way of the wires or directly, with an embedder or with vectors made before."""
-        words = ["services.retrieval"]
+        """A running service: through the wires or directly, with its embedder or with precomputed vectors."""
+        command = ["services.retrieval"]
         if precomputed:
-            words = ["loadtests.bench.retrieval.service", str(self._vectors), self.fingerprint]
+            command = ["loadtests.bench.retrieval.service", str(self._vectors), self.fingerprint]
         env = self.environment(by_wire=by_wire)
         port, metrics_port = int(env["RETRIEVAL_PORT"]), int(env["METRICS_PORT"])
-        async with started(*words, ready=f"http://127.0.0.1:{port}/health/ready", env=env) as process:
+        async with started(*command, ready=f"http://127.0.0.1:{port}/health/ready", env=env) as process:
             service = Service(process.pid, port, metrics_port)
             await service.until_well()
             yield service
 
     def environment(self, *, by_wire: bool = False) -> dict[str, str]:
-        """The settings. However few chunks the tenant has, it is searched as a big one is."""
+        """The settings. The tenant is searched through the graph at any size."""
         database, cache = self.postgres.url, self.valkey.url
         if by_wire:
             database = database.replace(f":{self.postgres.port}/", f":{self.database_wire.port}/")
@@ -112,7 +108,6 @@ class Stand:
 
 @asynccontextmanager
 async def standing(folder: Path) -> AsyncIterator[Stand]:
-    """Empty servers and healthy wires."""
     async with contextlib.AsyncExitStack() as stack:
         database, cache = stack.enter_context(postgres()), stack.enter_context(valkey())
         ports = iter(free_ports(4))

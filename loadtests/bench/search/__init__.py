@@ -1,6 +1,6 @@
-"""The quality of a search: three benches, each with a page, with one embedder and one kind of database.
+"""The quality of the search: three benchmarks, each with a page, with one embedder and one kind of database.
 
-recall      does the search find what an exact one finds, and how soon
-hybrid      ranking by meaning, by words, and by both
-semantic    how often a cache of questions would be wrong
+recall      recall and latency, compared with an exact search
+hybrid      ranking by vectors, by words, and by both
+semantic    error rate of a cache of questions
 """

@@ -1,4 +1,4 @@
-"""Texts as vectors: the product's own model, with which every bench of the search asks."""
+"""Texts as vectors by the product's own model, for the benchmarks of the search."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from services.retrieval.minilm import Floats, MiniLM, find_model
 
 
 class Embedder:
-    """The model of this installation."""
-
     def __init__(self) -> None:
         self.model = MiniLM(find_model(""))
 
     @property
     def described(self) -> str:
-        """For a page."""
         return f"model {self.model.name}, {self.model.fingerprint}"
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """A vector of length 1 for each."""
+        """A vector of length 1 for each text."""
         return self.model.embed([self.model.tokenize(text) for text in texts])

@@ -1,8 +1,4 @@
-"""Ranking by meaning, by words, and by both: what is found, and what the words cost.
-
-For each question about Weir's own documents, the place of the first passage that answers it counts: its reciprocal is
-averaged (MRR@10), and the share of questions is taken that have it among the first five (recall@5).
-"""
+"""Ranking by vectors, by words, and by both: MRR@10, recall@5, and the cost of the words. See `METHOD`."""
 
 from __future__ import annotations
 
@@ -55,68 +51,63 @@ ASKED = {
     "only common words": "the router may answer a request of a tenant within its time",
 }
 METHOD = """\
-Questions to Weir's own documents, written by hand (`loadtests/bench/search/hybrid.yaml`): natural ones, which mostly
-avoid the words of their answer, and ones that ask for a name or a number. MRR is the mean of 1 / place of the first
-passage that answers, over the first {looked_at} passages; recall is the share of questions that have it among the first
-{first}. There are {documents} documents of {chunks} chunks, and {questions} questions: one more or one less is
+Hand-written questions about Weir's own documents (`loadtests/bench/search/hybrid.yaml`): natural ones, which mostly
+avoid the words of their answer, and ones that ask for a name or a number. MRR is the mean of 1 / rank of the first
+passage that answers, over the first {looked_at} passages; recall is the share of questions with such a passage among
+the first {first}. There are {documents} documents of {chunks} chunks, and {questions} questions: one question is
 {step:.1%} of its kind.
 """
 COST = """\
-Milliseconds of the server's processor, the median of a search for {top_k} passages among {rows:,} chunks of one tenant,
-with the words and without, in turn over one connection. The texts are those of the documents, over and over.
+Milliseconds of the server's processor time, the median of a search for {top_k} passages among {rows:,} chunks of one
+tenant, with and without words, in turn over one connection. The texts are those of the documents, repeated.
 """
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Of this bench."""
-
-    rows: Annotated[int, msgspec.Meta(ge=1000, description="chunks of the tenant of the costs")] = 20_000
+    rows: Annotated[int, msgspec.Meta(ge=1000, description="chunks of the tenant in the cost part")] = 20_000
 
 
 QUICK = {"rows": 1000}
 
 
 class Question(msgspec.Struct, frozen=True, rename={"documents": "in"}):
-    """What is asked, and by what an answering passage is known."""
+    """A question, and the text by which an answering passage is recognised."""
 
     asked: str
     documents: frozenset[str]
     has: str
 
     def answered(self, doc_id: str, text: str) -> bool:
-        """Whether this passage answers it."""
         return doc_id in self.documents and self.has in text
 
     def place(self, passages: Sequence[tuple[str, str]]) -> int:
-        """Of the first passage (document, text) that answers it, from 1; 0: none does."""
+        """The rank, from 1, of the first (document, text) that answers it; 0 if none does."""
         answers = (number for number, passage in enumerate(passages, start=1) if self.answered(*passage))
         return next(answers, 0)
 
 
 @dataclass
 class Places:
-    """The places of the answers to questions of a kind, when they are ranked in one way."""
+    """The ranks of the answers to questions of one kind, under one way of ranking."""
 
-    choose_index: str
+    ranked_by: str
     kind: str
     places: list[int] = field(default_factory=list)
 
     @property
     def mrr(self) -> float:
-        """The mean of the reciprocal places."""
         return sum(1 / place for place in self.places if place) / len(self.places)
 
     @property
     def recall(self) -> float:
-        """The share of questions that are answered among the first."""
         return sum(0 < place <= FIRST for place in self.places) / len(self.places)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of the server's processor: by meaning alone, and with the words as well."""
+    """Milliseconds of the server's processor time: by vectors alone, and with words as well."""
 
-    choose_index: str
+    searched: str
     asked: str
     alone_ms: float
     both_ms: float
@@ -127,12 +118,11 @@ class Cost:
 
 
 def read() -> dict[str, list[Question]]:
-    """The committed questions, by kind."""
     return msgspec.yaml.decode(QUESTIONS.read_bytes(), type=dict[str, list[Question]])
 
 
 def documents(model: MiniLM) -> dict[str, list[str]]:
-    """The chunks of each document, as an ingest cuts them."""
+    """The chunks of each document, as the ingester makes them."""
     found = {}
     for path in sorted(DOCUMENTS.rglob("*.md")):
         doc_id = path.relative_to(DOCUMENTS).as_posix()
@@ -147,14 +137,13 @@ def documents(model: MiniLM) -> dict[str, list[str]]:
 
 
 async def measure(options: Options, say: Say) -> Result:
-    """Ask all questions in each way, then time searches."""
     embedder, questions = Embedder(), read()
     corpus = documents(embedder.model)
     async with database() as (url, connection):
         await _ingest(connection, corpus, embedder)
         async with _searching(url, embedder, connection) as rank:
             places = await _ranked(questions, rank)
-        say("all questions are asked; now what the words cost")
+        say("all questions are ranked; next the cost of the words")
         spent = await costs(url, [text for texts in corpus.values() for text in texts], options.rows)
     sizes = (len(corpus), sum(map(len, corpus.values())), options.rows)
     return result(places, questions, spent, sizes, on=embedder.described)
@@ -170,7 +159,7 @@ async def _ingest(connection: Any, corpus: Mapping[str, Sequence[str]], embedder
 
 
 class Ranking:
-    """The passages for a question, as document and text, in each way."""
+    """The passages for a question, as (document, text), in each way of ranking."""
 
     def __init__(self, store: Store, connection: Any, embedder: Embedder) -> None:
         self._store = store
@@ -197,7 +186,7 @@ class Ranking:
 
 @asynccontextmanager
 async def _searching(url: str, embedder: Embedder, connection: Any) -> AsyncIterator[Ranking]:
-    """Retrieval's own store, once it knows the tenant."""
+    """Retrieval's own store, once it has the tenant's corpus version."""
 
     async def session() -> Session:
         return Session(await connect(url, timeout_s=LIMIT_S, application="bench"))
@@ -223,11 +212,11 @@ async def _ranked(questions: Mapping[str, Sequence[Question]], rank: Ranking) ->
     ]
 
 
-# What the words cost
+# The cost of the words
 
 
 async def costs(url: str, texts: Sequence[str], rows: int) -> list[Cost]:
-    """A tenant with that many chunks, these texts over and over, searched exactly and through the graph."""
+    """A tenant with `rows` chunks of these texts, repeated, searched exactly and through the graph."""
     vectors = unit(np.random.default_rng(1).standard_normal((rows, DIMENSIONS), dtype=np.float32))
     async with connected(url) as connection:
         async with indexes_made_at_once(connection, "vectors_by_distance"):
@@ -255,7 +244,7 @@ async def _cost(connection: Any, name: str, exact_up_to: int, asked: str, vector
 
 
 def _processor_ms(connection: Any) -> float:
-    """Of the connection's own process at the server, which runs on this machine; of Linux, to the microsecond."""
+    """Processor time of the connection's server process, from Linux on this machine, to the microsecond."""
     return int(Path(f"/proc/{connection.get_server_pid()}/schedstat").read_text(encoding="ascii").split()[0]) / 1e6
 
 
@@ -270,36 +259,36 @@ def result(
     *,
     on: str = "",
 ) -> Result:
-    """As a page, its rows as figures for the record; `sizes`: documents, chunks, rows of the measurement of costs."""
+    """The results as a page; none has a target. `sizes`: documents, chunks, and rows of the cost part."""
     documents, chunks, rows = sizes
     number = sum(map(len, questions.values()))
     method = METHOD.format(
         looked_at=LOOKED_AT, first=FIRST, documents=documents, chunks=chunks, questions=number,
         step=len(questions) / number,
     )  # fmt: skip
-    ranked = ((each.kind, each.choose_index, f"{each.mrr:.3f}", f"{each.recall:.0%}") for each in places)
+    ranked = ((each.kind, each.ranked_by, f"{each.mrr:.3f}", f"{each.recall:.0%}") for each in places)
     blocks: list[Block] = [
         method, table(("questions", "ranked by", "MRR@10:", "recall@5:"), ranked),
-        "## Where the words harm\n\nQuestions whose answer stands lower for the words, or is lost:",
+        "## Questions that the words make worse\n\nQuestions whose answer ranks lower with words, or is lost:",
         table(("asked", "place by vectors:", "by both:"), _harmed(places, questions)),
-        "## What they cost\n\n" + COST.format(top_k=TOP_K, rows=rows),
+        "## The cost of the words\n\n" + COST.format(top_k=TOP_K, rows=rows),
         table(("searched", "asked for", "by vectors:", "by both:", "ratio:"), map(_cost_row, costs)),
     ]  # fmt: skip
     figures = {
-        "ranking": [Figure(f"recall@5 of {each.kind} by {each.choose_index}", each.recall, "%") for each in places],
+        "ranking": [Figure(f"recall@5 of {each.kind} by {each.ranked_by}", each.recall, "%") for each in places],
         "cost": [
-            Figure(f"{each.choose_index}, {each.asked}: by both over by vectors", each.ratio, "times") for each in costs
+            Figure(f"{each.searched}, {each.asked}: by both over by vectors", each.ratio, "times") for each in costs
         ],
     }
-    return Result("Ranking by meaning and by words", figures, blocks, on)
+    return Result("Ranking by vectors and by words", figures, blocks, on)
 
 
 def _cost_row(cost: Cost) -> tuple[str, ...]:
-    return cost.choose_index, cost.asked, f"{cost.alone_ms:.1f}", f"{cost.both_ms:.1f}", f"{cost.ratio:.2f}"
+    return cost.searched, cost.asked, f"{cost.alone_ms:.1f}", f"{cost.both_ms:.1f}", f"{cost.ratio:.2f}"
 
 
 def _harmed(places: Sequence[Places], questions: Mapping[str, Sequence[Question]]) -> Iterator[tuple[str, ...]]:
-    found = {(each.choose_index, each.kind): each.places for each in places}
+    found = {(each.ranked_by, each.kind): each.places for each in places}
     for kind, some in questions.items():
         for question, alone, both in zip(some, found["vectors", kind], found["both", kind], strict=True):
             if alone and (not both or both > alone):

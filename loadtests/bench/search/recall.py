@@ -1,8 +1,8 @@
-"""How right and how fast a search is by the tenant's share of all rows, among generated vectors and those of real text.
+"""Recall and latency of the search by the tenant's share of all rows, for generated vectors and those of real text.
 
-A tenant with all rows comes first, then three more with a tenth, a hundredth and a thousandth as many move in beside
-it. Each is searched exactly, through the graph as pgvector does it unasked, and through the graph as retrieval does it,
-in half precision as retrieval stores it and in full; what is right is computed with numpy.
+A tenant with all rows comes first; then three with a tenth, a hundredth and a thousandth as many are added. Each is
+searched exactly, through the graph with pgvector's defaults, and through the graph as retrieval does it, in half
+precision as retrieval stores it and in full. numpy computes the right rows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, S
 SEED = 1
 PARTS = (1000, 100, 10)
 WARM_UP = 3
-LEAST_QUESTIONS = 6
-LINE_S = 6.0  # a slow way is asked fewer questions
+MIN_QUESTIONS = 6
+LINE_S = 6.0  # a slow search gets fewer questions
 LIMIT_S = 60.0
 EFFORTS = (40, EF_SEARCH, 200)
-FIRST = "graph, first rows met"  # without more rows met than are asked for
+FIRST = "graph, first rows met"  # meets no more rows than are requested
 MODEL = "bench"
 TEXT = "A chunk of a document, about as long as most of them are. " * 12
 COMPARISON = "vector"
@@ -47,32 +47,30 @@ CREATE TABLE full_vectors (
 GRANT SELECT ON full_vectors TO {READER};
 ALTER TABLE full_vectors ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON full_vectors USING (tenant = current_setting('weir.tenant', true));
-ALTER TABLE chunks DISABLE TRIGGER chunks_have_words; -- nobody searches by words here
+ALTER TABLE chunks DISABLE TRIGGER chunks_have_words; -- no search by words here
 """
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Of this bench."""
-
     rows: Annotated[int, msgspec.Meta(ge=PARTS[0] * 2, description="chunks of the biggest tenant")] = 100_000
     questions: Annotated[int, msgspec.Meta(ge=10, description="questions for each line of the table")] = 100
-    embed: Annotated[bool, msgspec.Meta(description="only embed the text, and keep it")] = False
+    embed: Annotated[bool, msgspec.Meta(description="only embed the text, and keep the vectors")] = False
 
 
 QUICK = {"rows": 2 * PARTS[0], "questions": 10}
 
 
 async def measure(options: Options, say: Say) -> Result:
-    """Among generated vectors, and among those of real text. It ends the process where there is too little text."""
+    """Measure with generated vectors and with real text. Exits if the packages hold too little text."""
     embedder = Embedder()
     needed = options.rows + sum(options.rows // part for part in PARTS) + options.questions
     try:
-        made = text.vectors(needed, embedder, embedder.model.fingerprint, say)
+        embedded = text.vectors(needed, embedder, embedder.model.fingerprint, say)
     except text.TooFewSentences as error:
         raise SystemExit(f"{error}: choose fewer --rows") from None
     if options.embed:
         raise SystemExit(0)
-    drawn = {"generated": Clustered(SEED).draw(needed), "text": made}
+    drawn = {"generated": Clustered(SEED).draw(needed), "text": embedded}
     found = Measured([], [], [])
     async with database() as (_, connection):
         await connection.execute(COMPARED)
@@ -89,7 +87,7 @@ class Run:
     def __init__(
         self, connection: Any, data: str, vectors: Floats, options: Options, found: Measured, say: Say
     ) -> None:
-        """Each vector is used once: what is asked is never stored."""
+        """Each vector is used once: questions are never stored."""
         self._connection = connection
         self._session = Session(connection)
         self._data = data
@@ -101,7 +99,6 @@ class Run:
         self._say = say
 
     async def by_share(self) -> None:
-        """One tenant alone, then three small ones beside it."""
         for graph in GRAPHS.values():
             await self._connection.execute(f"DROP INDEX IF EXISTS {graph}")
         await self._connection.execute("TRUNCATE corpora, documents, chunks, vectors, full_vectors CASCADE")
@@ -114,11 +111,11 @@ class Run:
         graphs = self._found.graphs
         rows_mb, graph_mb = await self._sizes(PRODUCT)
         graphs[-1] = replace(graphs[-1], rows_mb=rows_mb, graph_mb=graph_mb, insert_ms=seconds / added * 1000)
-        self._say(f"{self._data}: {added:,} rows put into the graph")
+        self._say(f"{self._data}: {added:,} rows added to the graph")
         await self._ask(small, PRODUCT, ways(PRODUCT), self._found.shares)
 
     async def in_both_precisions(self) -> None:
-        """The two biggest tenants, with all rows a second time, in a table of full precision."""
+        """Measure the two biggest tenants, with all rows stored again in a table of full precision."""
         for tenant, vectors in self._tenants.items():
             await self._store(tenant, vectors, COMPARISON)
         await self._make_graph(COMPARISON)
@@ -127,7 +124,7 @@ class Run:
             await self._ask(["whole", f"1/{PARTS[-1]}"], storage, usual, self._found.storages)
 
     async def _move_in(self, tenants: Iterable[str]) -> float:
-        """Seconds that it took to store their vectors."""
+        """Store the tenants. Returns the seconds that their vectors took."""
         seconds = 0.0
         for tenant in tenants:
             self._tenants[tenant] = self._parts[tenant]
@@ -137,7 +134,7 @@ class Run:
         return seconds
 
     async def _store(self, tenant: str, vectors: Floats, storage: str) -> float:
-        """Seconds that it took, the graph's included where there is one."""
+        """Returns the seconds to store the vectors, including the graph if there is one."""
         began = time.perf_counter()
         await Tenant(self._connection, tenant, len(vectors)).put_vectors(vectors, MODEL, table=TABLES[storage])
         seconds = time.perf_counter() - began
@@ -155,7 +152,6 @@ class Run:
         self._found.graphs.append(Graph(self._data, storage, self._all, seconds, rows_mb, graph_mb, None))
 
     async def _sizes(self, storage: str) -> list[float]:
-        """Megabytes of the rows and of the graph."""
         size = "SELECT pg_relation_size($1::text::regclass) / 1e6"
         return [float(await self._connection.fetchval(size, name)) for name in (TABLES[storage], GRAPHS[storage])]
 
@@ -177,7 +173,7 @@ class Run:
     async def _asked_in(
         self, chosen: SearchStatement, tenant: str, right: list[frozenset[int]]
     ) -> tuple[float, float, float, float, int]:
-        """Recall, rows, latency's median and 99th percentile, questions."""
+        """(recall, share of the rows, p50 in ms, p99 in ms, questions)."""
         hits = returned = due = number = 0
         seconds: list[float] = []
         until = time.perf_counter() + LINE_S
@@ -190,21 +186,20 @@ class Run:
                 seconds.append(time.perf_counter() - began)
             found = {row["ordinal"] for row in rows}
             hits, returned, due = hits + len(found & nearest_rows), returned + len(found), due + len(nearest_rows)
-            if number >= LEAST_QUESTIONS and time.perf_counter() > until:
+            if number >= MIN_QUESTIONS and time.perf_counter() > until:
                 break
         p50, p99 = (float(np.quantile(seconds, q)) * 1000 for q in (0.5, 0.99))
         return hits / due, returned / due, p50, p99, number
 
 
 def nearest(asked: Floats, stored: Floats, top_k: int = TOP_K) -> Iterator[frozenset[int]]:
-    """For each question the rows that are right."""
-    for vector in asked:  # one at a time: all cosines of all questions at once would be hundreds of megabytes
+    for vector in asked:  # one at a time: all cosines at once would be hundreds of megabytes
         best = np.argpartition(-(stored @ vector), min(top_k, len(stored)) - 1)[:top_k]
         yield frozenset(best.tolist())
 
 
 def ways(storage: str) -> dict[str, SearchStatement]:
-    """How a tenant is searched, by name."""
+    """The statements to search a tenant, by name."""
     unasked = {"hnsw.iterative_scan": "off", "hnsw.ef_search": "40", "weir.rows_met": str(TOP_K)}
     return {
         EXACT_NAME: SearchStatement(_among(EXACT, storage)),
@@ -215,7 +210,7 @@ def ways(storage: str) -> dict[str, SearchStatement]:
 
 
 def _through_graph(ef_search: int, storage: str, **settings: str) -> SearchStatement:
-    """As retrieval searches a big tenant, with other numbers."""
+    """Retrieval's statement for a big tenant, with other settings."""
     usual = choose_index(1, TOP_K, all_chunks=EF_SEARCH, exact_up_to=0).settings
     return SearchStatement(_among(APPROXIMATE, storage), {**usual, "hnsw.ef_search": str(ef_search), **settings})
 
@@ -225,5 +220,5 @@ def _among(sql: str, storage: str) -> str:
 
 
 def chosen(chunks: int, all_chunks: int) -> str:
-    """The name of the way that retrieval takes."""
+    """The name of the search that retrieval chooses."""
     return EXACT_NAME if choose_index(chunks, TOP_K, all_chunks=all_chunks) is EXACTLY else graph_name(EF_SEARCH)

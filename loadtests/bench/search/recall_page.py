@@ -1,4 +1,4 @@
-"""What was found of recall and latency, and its page."""
+"""The figures of recall and latency, and their page."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from loadtests.report.style import Theme
 
 TOP_K = 10
-WANTED = 0.95
+MIN_RECALL = 0.95
 PRODUCT = "halfvec"
 EXACT_NAME, UNASKED = "exact", "graph, unasked"
 ALT = "Recall and latency by the tenant's share of all rows"
 QUESTION = "Of the ten right rows, how many are found, and how soon?"
 ABOUT = f"""\
-Recall is the share of the {TOP_K} right rows that was found, rows the share of the asked for rows that came at
-all; what is right is computed in full precision. Chunks are those of the tenant; share is theirs in the table. Latency
-is that of one client whose database is on the same machine. A way that is slow was asked fewer questions, and the 99th
-percentile of few is their worst.
+Recall is the share of the {TOP_K} right rows that were found; rows is the share of the requested rows that were
+returned at all. The right rows are computed in full precision. Chunks are those of the tenant; share is theirs in the
+table. Latency is that of one client with a database on the same machine. Slow searches got fewer questions, and the
+99th percentile of few is their maximum.
 
-Retrieval searches a tenant exactly up to {EXACT_UP_TO:,} chunks, and up to more where its share of all is small; a
-bigger one through the graph with ef {EF_SEARCH}, meeting {OVERFETCH} times as many rows as are asked for: see
-[the decision](../decisions/031-exact-or-a-graph-by-size.md). Bold is the way it takes. "Unasked" is the graph as
-pgvector searches it by default.
+Retrieval searches a tenant exactly up to {EXACT_UP_TO:,} chunks, and up to more if its share of all is small; a bigger
+one through the graph with ef {EF_SEARCH}, meeting {OVERFETCH} times as many rows as are requested: see
+[the decision](../decisions/031-exact-or-a-graph-by-size.md). Its choice is bold. "Unasked" is the graph with pgvector's
+defaults.
 
 **Generated** vectors lie in clusters. **Text** is real: sentences of the docstrings and comments of Python's library
 and of the installed packages, embedded by retrieval's own model; the questions are sentences that are not stored.
@@ -48,13 +48,13 @@ COSTS = ("Data", "Storage", "Table MB:", "Graph MB:", "Graph made of:", "in s:",
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One way in one tenant; `is_chosen` says that retrieval would take it."""
+    """One search in one tenant. `is_chosen`: retrieval would choose it."""
 
     data: str
     storage: str
     chunks: int
     all_chunks: int
-    choose_index: str
+    way: str
     recall: float
     returned: float
     p50_ms: float
@@ -65,7 +65,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a graph of so many rows costs: to make at once, to keep up by one row; and, of all rows, to store."""
+    """The cost of a graph of `rows` rows: seconds to build, milliseconds to insert a row, megabytes to store."""
 
     data: str
     storage: str
@@ -78,7 +78,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything: each share as retrieval stores it, and two ways of storing side by side."""
+    """All results: each share as retrieval stores it, and the two storages side by side."""
 
     shares: list[Line]
     storages: list[Line]
@@ -86,17 +86,15 @@ class Measured:
 
 
 def graph_name(ef_search: int) -> str:
-    """The way through the graph with this effort."""
     return f"graph, ef {ef_search}"
 
 
 def result(measured: Measured) -> Result:
-    """As a page."""
-    paired = sorted(measured.storages, key=lambda line: (line.data, -line.chunks, line.choose_index, line.storage))
-    storages = (_line(line, f"{line.storage}, {line.choose_index}", bold=line.storage == PRODUCT) for line in paired)
+    paired = sorted(measured.storages, key=lambda line: (line.data, -line.chunks, line.way, line.storage))
+    storages = (_line(line, f"{line.storage}, {line.way}", bold=line.storage == PRODUCT) for line in paired)
     blocks: list[Block] = [
         verdict(measured.shares), Plot(ALT, lambda theme: _drawn(measured.shares, theme)), ABOUT,
-        table(LINES, (_line(line, line.choose_index, bold=line.is_chosen) for line in measured.shares)),
+        table(LINES, (_line(line, line.way, bold=line.is_chosen) for line in measured.shares)),
         "## Where an exact search and the graph take the same time", *_crossings(measured.shares),
         STORAGES, table([name.replace("Way", "Storage and way") for name in LINES], storages),
         "## What storing and a graph cost", table(COSTS, map(_cost, measured.graphs)),
@@ -106,37 +104,35 @@ def result(measured: Measured) -> Result:
 
 def _figures(lines: Sequence[Line]) -> list[Figure]:
     taken = [line for line in lines if line.is_chosen]
-    graphs = [line.recall for line in lines if line.choose_index == graph_name(EF_SEARCH)]
+    graphs = [line.recall for line in lines if line.way == graph_name(EF_SEARCH)]
     return [
-        at_least("least recall of retrieval's choices", min(line.recall for line in taken), WANTED),
-        at_least("least share of the asked for rows", min(line.returned for line in taken), 1.0),
-        Figure("least recall of its graph, also where it is not the choice", min(graphs)),
+        at_least("lowest recall of retrieval's choices", min(line.recall for line in taken), MIN_RECALL),
+        at_least("lowest share of the requested rows", min(line.returned for line in taken), 1.0),
+        Figure("lowest recall of its graph, also where it is not the choice", min(graphs)),
     ]
 
 
 def verdict(lines: Sequence[Line]) -> str:
-    """Whether what was to be proved is proved, in a sentence."""
+    """Whether both targets are held, in two sentences."""
     recall, rows, graph = _figures(lines)
     held = "held" if recall.held and rows.held else "**missed**"
     return (
-        f"Recall of at least {WANTED} and all rows that were asked for, whatever the tenant's share: {held}. The "
-        f"least of retrieval's choices is {recall.value:.3f}, with {rows.value:.2f} of the rows; the least of its "
-        f"graph, also where it is not the choice, is {graph.value:.3f}."
+        f"Recall of at least {MIN_RECALL} and all requested rows, whatever the tenant's share: {held}. The "
+        f"lowest recall of retrieval's choices is {recall.value:.3f}, with {rows.value:.2f} of the rows; the lowest of "
+        f"its graph, also where it is not the choice, is {graph.value:.3f}."
     )
 
 
 def _crossings(lines: Sequence[Line]) -> Iterator[str]:
     for data in dict.fromkeys(line.data for line in lines):
         exact, graph = (
-            sorted(
-                (line.chunks, line.p50_ms) for line in lines if line.data == data and line.choose_index == choose_index
-            )
-            for choose_index in (EXACT_NAME, graph_name(EF_SEARCH))
+            sorted((line.chunks, line.p50_ms) for line in lines if line.data == data and line.way == way)
+            for way in (EXACT_NAME, graph_name(EF_SEARCH))
         )
         (few, few_ms), (many, many_ms), (_, graph_ms) = exact[0], exact[-2], graph[-1]
         per_chunk_ms = (many_ms - few_ms) / (many - few)
         if per_chunk_ms <= 0 or graph_ms <= few_ms:
-            yield f"{data.capitalize()}: the machine was too busy, or the chunks were too few, to say."
+            yield f"{data.capitalize()}: not known, since the machine was too busy or the chunks were too few."
             continue
         crossing = (graph_ms - few_ms) / per_chunk_ms + few
         yield (
@@ -162,7 +158,6 @@ def _cost(graph: Graph) -> tuple[str, ...]:
 
 
 def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
-    """Of two kinds of data, the last; a line for each way."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     from loadtests.report.style import SMALL_PT, headline, sheet
@@ -174,11 +169,13 @@ def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
     latency = figure.add_axes(recall.get_position().translated(0.39, 0).bounds)
     headline(figure, theme, QUESTION, note)
     for name, style in _styles(theme).items():
-        at = sorted((100 * line.chunks / line.all_chunks, line) for line in shown if line.choose_index == name)
-        recall.plot([x for x, _ in at], [line.recall for _, line in at], label=name, **style)
-        latency.plot([x for x, _ in at], [line.p50_ms for _, line in at], **style)
-    recall.axhline(WANTED, color=theme.quiet, linewidth=0.8)
-    recall.text(100, WANTED - 0.02, f"wanted: {WANTED}", color=theme.quiet, fontsize=SMALL_PT, va="top", ha="right")
+        points = sorted((100 * line.chunks / line.all_chunks, line) for line in shown if line.way == name)
+        recall.plot([x for x, _ in points], [line.recall for _, line in points], label=name, **style)
+        latency.plot([x for x, _ in points], [line.p50_ms for _, line in points], **style)
+    recall.axhline(MIN_RECALL, color=theme.quiet, linewidth=0.8)
+    recall.text(
+        100, MIN_RECALL - 0.02, f"target: {MIN_RECALL}", color=theme.quiet, fontsize=SMALL_PT, va="top", ha="right"
+    )
     _label(recall, "recall")
     _label(latency, "median of the latency, ms")
     latency.set_yscale("log")
@@ -189,7 +186,6 @@ def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
 
 
 def _styles(theme: Theme) -> dict[str, dict[str, Any]]:
-    """Each way has its colour and its dash."""
     strokes = {
         EXACT_NAME: (theme.useful, (5, 3), 2.0), graph_name(40): (theme.tenants[1], (6, 2), 1.6),
         graph_name(EF_SEARCH): (theme.weir, (), 2.4), graph_name(200): (theme.tenants[2], (3, 1), 1.6),

@@ -1,8 +1,6 @@
-"""How a semantic cache would err, and what a look-up in one costs: every question asked of a cache of what came first.
+"""The error rate of a semantic cache, and the cost of a lookup: each question is looked up among the first ones.
 
-A question that is kept word for word is left out of its own look-up, since the exact cache would have answered it.
-The chance of a wrong hit is judged by its upper confidence bound (Clopper and Pearson, one-sided, 95 %), not by the
-share that was seen: none of 254 still allows 1.2 %.
+A question that is kept word for word is excluded from its own lookup, since the exact cache would have answered it.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = Path(__file__).with_name("semantic.yaml")
 THRESHOLDS = [round(0.70 + 0.01 * step, 2) for step in range(30)]
-MOST_WRONG = 0.01
+MAX_WRONG = 0.01
 CONFIDENCE = 0.95
 SIZES = (1_000, 10_000)
 LOOKUPS = 300
@@ -49,24 +47,23 @@ ALT = "Paraphrases found and wrong hits over the threshold"
 QUESTION = "Is the nearest question the same question?"
 METHOD = """\
 The cache holds the first question of every group. Each paraphrase and each near miss is looked up: the nearest kept
-question answers, if the cosine of the two reaches the threshold. It is a wrong hit if that is another question, by the
-groups as they were written by hand (`loadtests/bench/search/semantic.yaml`). Half of the look-ups are near misses:
-negations, other numbers, other names, the opposite. That is harder than traffic, on purpose: how many of a tenant's
-questions look alike and differ is not known beforehand, and it is a tenant who asks such questions that gets a wrong
-answer.
+question answers if their cosine reaches the threshold. It is a wrong hit if that is another question, by the
+hand-written groups (`loadtests/bench/search/semantic.yaml`). Half of the lookups are near misses: negations, other
+numbers, other names, opposites. That is deliberately harder than traffic: how many of a tenant's questions look alike
+and differ is not known in advance, and a tenant with such questions gets wrong answers.
 
-The rate of wrong hits has to stay at or below 1 % of all look-ups, not as it was seen but by the upper end of its
-one-sided 95 % confidence interval, at a threshold and at all above it. Look-ups of one group are not wholly
-independent, which makes that bound a little too low.
+Wrong hits have to stay at or below 1 % of all lookups, by the upper end of the one-sided 95 % confidence interval
+instead of the observed share, at a threshold and at all above it. Lookups of one group are not wholly independent,
+which makes that limit a little too low.
 """
 COSTS = """\
-Processor time, the median: of a look-up in the process, and of what a client of Redis spends on a round trip, were the
-vectors there. The server's own time and the way to it come on top.
+Median processor time: of a lookup in the process, and of a Redis client for a round trip, if the vectors were there.
+The server's own time and the network come on top.
 """
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A question, other words for it, and questions that look like it."""
+    """A question, paraphrases of it (`same`), and similar questions with another answer (`other`)."""
 
     asked: str
     same: list[str]
@@ -75,7 +72,7 @@ class Group(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Lookup:
-    """A question that was looked up, the nearest kept one and their cosine. `right`: they have the same answer."""
+    """A lookup, the nearest kept question and their cosine. `right`: both have the same answer."""
 
     question: str
     nearest: str
@@ -86,8 +83,6 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Point:
-    """What a threshold gives: counts of look-ups."""
-
     threshold: float
     paraphrases: int
     near_misses: int
@@ -96,7 +91,7 @@ class Point:
 
     @property
     def hit_rate(self) -> float:
-        """Of the paraphrases, those that were answered, and rightly."""
+        """The share of the paraphrases that were answered rightly."""
         return self.hits / self.paraphrases
 
     @property
@@ -105,30 +100,28 @@ class Point:
 
     @property
     def wrong_rate(self) -> float:
-        """Of all look-ups, those that were answered with another question's results."""
+        """The share of all lookups that were answered with another question's results."""
         return self.wrong / self.lookups
 
     @property
     def wrong_at_most(self) -> float:
+        """The upper confidence limit of the wrong rate."""
         return upper_bound(self.wrong, self.lookups)
 
 
 async def measure(say: Say) -> Result:
-    """Look up every question of the set, and time look-ups."""
     embedder = Embedder()
     found = look_up(read(), embedder)
     say("all questions are looked up")
-    costs_us = {f"a look-up among {entries:,} questions": lookup_us(entries) for entries in SIZES} | await redis_us()
+    costs_us = {f"a lookup among {entries:,} questions": lookup_us(entries) for entries in SIZES} | await redis_us()
     return result(curve(found), found, costs_us, on=embedder.described)
 
 
 def read() -> list[Group]:
-    """The question set."""
     return msgspec.yaml.decode(QUESTIONS.read_bytes(), type=list[Group])
 
 
 def look_up(groups: Sequence[Group], embed: Callable[[Sequence[str]], Floats]) -> list[Lookup]:
-    """Every paraphrase and every near miss, asked of a cache that holds the first question of each group."""
     kept = embed([group.asked for group in groups])
     found = []
     for number, group in enumerate(groups):
@@ -142,7 +135,6 @@ def look_up(groups: Sequence[Group], embed: Callable[[Sequence[str]], Floats]) -
 
 
 def curve(found: Sequence[Lookup], thresholds: Sequence[float] = THRESHOLDS) -> list[Point]:
-    """What each threshold gives."""
     misses = sum(each.near_miss for each in found)
     return [
         Point(
@@ -157,17 +149,17 @@ def curve(found: Sequence[Lookup], thresholds: Sequence[float] = THRESHOLDS) -> 
 
 
 def chosen(points: Sequence[Point]) -> Point | None:
-    """The lowest threshold from which on a wrong hit is rare enough, by its bound; None if there is none."""
+    """The lowest threshold at and above which the upper limit of wrong hits is small enough; None if there is none."""
     best = None
     for point in sorted(points, key=lambda point: -point.threshold):
-        if point.wrong_at_most > MOST_WRONG:
+        if point.wrong_at_most > MAX_WRONG:
             break
         best = point
     return best
 
 
 def upper_bound(wrong: int, of: int, confidence: float = CONFIDENCE) -> float:
-    """The largest rate at which no more than `wrong` of `of` still has a chance of 1 - confidence."""
+    """The one-sided upper confidence limit of the rate (Clopper and Pearson); 0 of 254 still allows 1.2 % at 95 %."""
     if wrong >= of:
         return 1.0
     low, high = wrong / of, 1.0
@@ -178,7 +170,6 @@ def upper_bound(wrong: int, of: int, confidence: float = CONFIDENCE) -> float:
 
 
 def _at_most(wrong: int, of: int, rate: float) -> float:
-    """The chance of at most `wrong` successes in `of` trials."""
     return math.fsum(
         math.exp(
             math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1)
@@ -188,17 +179,17 @@ def _at_most(wrong: int, of: int, rate: float) -> float:
     )  # fmt: skip
 
 
-# What a look-up costs
+# The cost of a lookup
 
 
 def vectors(count: int) -> Floats:
-    """In random directions."""
+    """Vectors in random directions, of shape (count, DIMENSIONS)."""
     drawn: Floats = np.random.default_rng(1).normal(size=(count, DIMENSIONS)).astype(np.float32)
     return drawn
 
 
 def lookup_us(entries: int) -> float:
-    """Microseconds of processor time of a look-up among so many questions of a tenant, the median."""
+    """Median microseconds of processor time of a lookup among so many questions of a tenant."""
     cache = Semantic(threshold=0.1, stale_s=60.0, tenant_entries=entries, max_bytes=PLENTY_BYTES, clock=lambda: 0.0)
     results = [Passage("guide.md#0", "guide.md", 1, "text", 0.5)]
     kept = vectors(entries)
@@ -216,21 +207,18 @@ def lookup_us(entries: int) -> float:
 
 
 async def redis_us() -> dict[str, float]:
-    """The client's own time for what a cache that replicas share would add; nothing where there is no Valkey.
-
-    Without a vector search there, a look-up would fetch all vectors of the tenant; with one, it would be a round trip.
-    """
+    """The client's processor time of a shared cache: a round trip, or fetching all vectors. Empty without Valkey."""
     if program() is None:
         return {}
-    most = SIZES[0]
+    number = SIZES[0]
     with valkey() as server:
         client = redis_client(server.url, timeout_s=5.0, connections=1)
         try:
             await client.set("few", b"x" * 64)
-            await client.set("vectors", vectors(most).tobytes())
+            await client.set("vectors", vectors(number).tobytes())
             return {
                 "one round trip to Redis, for 64 bytes": await _median_us(lambda: client.get("few")),
-                f"one that fetches {most:,} vectors": await _median_us(lambda: client.get("vectors")),
+                f"one that fetches {number:,} vectors": await _median_us(lambda: client.get("vectors")),
             }
         finally:
             await client.aclose()
@@ -249,23 +237,21 @@ async def _median_us(ask: Callable[[], Awaitable[object]]) -> float:
 
 
 def verdict(best: Point | None) -> str:
-    """What follows from the curve, in a sentence or two."""
     if best is None or best.hits == 0:
-        from_where = "no threshold reaches that" if best is None else f"only from {best.threshold:.2f} on is that so"
+        from_where = "no threshold reaches that" if best is None else f"only thresholds from {best.threshold:.2f} do"
         return (
-            f"**No threshold is both safe and of use.** At most {MOST_WRONG:.0%} wrong hits are allowed; {from_where}, "
-            "and there not one paraphrase is found. The semantic cache is off by default: `SEMANTIC_THRESHOLD` is 0."
+            f"**No threshold is both safe and of use.** At most {MAX_WRONG:.0%} wrong hits are allowed; {from_where}, "
+            "and there no paraphrase is found. The semantic cache is off by default: `SEMANTIC_THRESHOLD` is 0."
         )
     return (
         f"**{best.threshold:.2f} is the lowest safe threshold:** {best.hit_rate:.1%} of the paraphrases are found, and "
-        f"at most {best.wrong_at_most:.1%} of all look-ups are answered wrongly ({best.wrong} of {best.lookups} seen)."
+        f"at most {best.wrong_at_most:.1%} of all lookups are answered wrongly ({best.wrong} of {best.lookups} seen)."
     )
 
 
 def result(points: Sequence[Point], found: Sequence[Lookup], costs_us: Mapping[str, float], *, on: str = "") -> Result:
-    """As a page; the costs are figures for the record."""
     rates = (
-        "threshold:", "paraphrases found:", "wrong hits:", "of all look-ups:",
+        "threshold:", "paraphrases found:", "wrong hits:", "of all lookups:",
         f"with {CONFIDENCE:.0%} confidence at most:"
     )  # fmt: skip
     wrong = sorted((each for each in found if not each.right), key=lambda each: -each.cosine)
@@ -273,15 +259,15 @@ def result(points: Sequence[Point], found: Sequence[Lookup], costs_us: Mapping[s
     blocks: list[Block] = [
         verdict(chosen(points)), Plot(ALT, lambda theme: _drawn(points, theme)), METHOD,
         table(rates, map(_row, points)),
-        "## What is taken for the same\n\nThe look-ups nearest to a question with another answer:",
+        "## Questions taken for the same\n\nThe lookups nearest to a question with another answer:",
         table(("cosine:", "asked", "taken for"), map(_lookup, wrong[:SHOWN])),
-        "And paraphrases that are far from what they say again:",
-        table(("cosine:", "asked", "said before as"), map(_lookup, far[: SHOWN // 2])),
-        "## What a look-up costs\n\n" + COSTS,
+        "And the paraphrases farthest from their question:",
+        table(("cosine:", "asked", "first asked as"), map(_lookup, far[: SHOWN // 2])),
+        "## The cost of a lookup\n\n" + COSTS,
         table(("", "microseconds:"), ((what, f"{spent:,.0f}") for what, spent in costs_us.items())),
     ]  # fmt: skip
     figures = [Figure(what, spent, "us") for what, spent in costs_us.items()]
-    return Result("How a semantic cache would err", {"what a look-up costs": figures}, blocks, on)
+    return Result("Errors of a semantic cache", {"the cost of a lookup": figures}, blocks, on)
 
 
 def _row(point: Point) -> tuple[str, ...]:
@@ -296,7 +282,6 @@ def _lookup(found: Lookup) -> tuple[str, ...]:
 
 
 def _drawn(points: Sequence[Point], theme: Theme) -> Drawing:
-    """What a threshold finds, and what it gets wrong."""
     from loadtests.report.style import SMALL_PT, headline, sheet
 
     at = [point.threshold for point in points]
@@ -304,13 +289,13 @@ def _drawn(points: Sequence[Point], theme: Theme) -> Drawing:
     note = f"{points[0].paraphrases} paraphrases and {points[0].near_misses} near misses, all-MiniLM-L6-v2."
     headline(figure, theme, QUESTION, note)
     for name, values, color, above in (
-        ("answered wrongly,\nof all look-ups", [100 * point.wrong_rate for point in points], theme.wasted, 6),
+        ("answered wrongly,\nof all lookups", [100 * point.wrong_rate for point in points], theme.wasted, 6),
         ("paraphrases found", [100 * point.hit_rate for point in points], theme.weir, 2),
     ):
         axes.plot(at, values, color=color, linewidth=2.4)
         axes.text(at[-1] + 0.004, values[-1] + above, name, color=color, va="bottom")
-    axes.axhline(100 * MOST_WRONG, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
-    axes.text(at[0], 100 * MOST_WRONG + 0.6, "allowed: 1 %", color=theme.quiet, fontsize=SMALL_PT)
+    axes.axhline(100 * MAX_WRONG, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
+    axes.text(at[0], 100 * MAX_WRONG + 0.6, "allowed: 1 %", color=theme.quiet, fontsize=SMALL_PT)
     axes.set_xlim(at[0], at[-1])
     axes.set_ylim(0, None)
     axes.set_xlabel("threshold of the cosine")

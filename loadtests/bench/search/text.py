@@ -1,10 +1,10 @@
-"""Real text that every installation has, also offline, as vectors: sentences of the docstrings and comments of Python's
-own library and of the packages beside it. Their order is decided by a digest: the first so many are a sample of all.
+"""Vectors of real text that every installation has, also offline: sentences of the docstrings and comments of Python's
+library and of the installed packages. A digest decides their order, so that the first ones are a sample of all.
 
-100,000 are embedded in a quarter of an hour, once. They are kept in a folder, and the next run goes on there:
+Embedding 100,000 takes a quarter of an hour, once. They are kept in a folder, and the next run resumes there:
 
-    sentences.txt            all of them, a line each, as they were found the first time
-    <model's fingerprint>    384 numbers of four bytes for each of the first lines: as far as it has come
+    sentences.txt            all sentences, one a line, as they were found the first time
+    <model's fingerprint>    384 float32 numbers for each of the first lines, as far as they are embedded
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ AT_ONCE = 256
 SAY_EVERY = 40 * AT_ONCE
 ROW_BYTES = DIMENSIONS * 4
 LEAST, MOST = 24, 300  # characters
-LEAST_WORDS = 5
-LEAST_LETTERS = 0.7  # of all characters: the rest is code, tables, rulers
+MIN_WORDS = 5
+MIN_LETTERS = 0.7  # of all characters: the rest is code, tables, rulers
 
 _QUOTED = re.compile(r'"""(.*?)"""|\'\'\'(.*?)\'\'\'', re.DOTALL)
 _COMMENTS = re.compile(r"(?:^[ \t]*#.*\n)+", re.MULTILINE)
@@ -38,13 +38,13 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 
 class TooFewSentences(Exception):
-    """This installation has fewer of them than were asked for; the message says how many."""
+    """The installation has fewer sentences than requested; the message has both numbers."""
 
 
 def vectors(
     number: int, embed: Callable[[Sequence[str]], Floats], fingerprint: str, say: Say, folder: Path = FOLDER
 ) -> Floats:
-    """Those of the first so many sentences, embedding what was not yet. Raises TooFewSentences."""
+    """The vectors of the first `number` sentences, embedding the missing ones. Raises TooFewSentences."""
     texts = _kept_sentences(folder, say)
     if len(texts) < number:
         raise TooFewSentences(f"the installed packages hold {len(texts):,} sentences, and {number:,} are needed")
@@ -52,7 +52,7 @@ def vectors(
     path.touch()
     have = path.stat().st_size // ROW_BYTES
     if have < number:
-        os.truncate(path, have * ROW_BYTES)  # the last one may be half there
+        os.truncate(path, have * ROW_BYTES)  # the last one may be incomplete
     for first in range(have, number, AT_ONCE):
         if (first - have) % SAY_EVERY == 0:
             say(f"{first:,} of {number:,} sentences embedded")
@@ -65,7 +65,7 @@ def vectors(
 def _kept_sentences(folder: Path, say: Say) -> list[str]:
     path = folder / "sentences.txt"
     if not path.exists():
-        say("sentences are looked for in the installed packages")
+        say("collecting sentences from the installed packages")
         folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_text("\n".join(sentences()), encoding="utf-8")
@@ -74,7 +74,7 @@ def _kept_sentences(folder: Path, say: Say) -> list[str]:
 
 
 def sentences(seed: int = 1) -> list[str]:
-    """All different ones, in an order that has nothing to do with where they stood."""
+    """All distinct sentences, in an order that does not depend on where they were found."""
     return sorted(set(_of_packages()), key=lambda sentence: hashlib.sha256(f"{seed} {sentence}".encode()).digest())
 
 
@@ -87,18 +87,18 @@ def of_source(source: str) -> Iterator[str]:
 
 
 def of_text(text: str) -> Iterator[str]:
-    """What begins like a sentence, ends like one and is mostly words."""
+    """The parts that start and end like a sentence and are mostly words."""
     for part in _BETWEEN.split(text):
         sentence = " ".join(part.split())
         if not LEAST <= len(sentence) <= MOST or not sentence[0].isupper() or sentence[-1] not in ".!?":
             continue
         words = _WORD.findall(sentence)
-        if len(words) >= LEAST_WORDS and sum(map(len, words)) >= LEAST_LETTERS * len(sentence):
+        if len(words) >= MIN_WORDS and sum(map(len, words)) >= MIN_LETTERS * len(sentence):
             yield sentence
 
 
 def _of_packages() -> Iterator[str]:
-    """Packages lie inside Python's own library, or outside it where there is a virtual environment."""
+    """The sentences of the installed packages, which are in Python's library or beside it (virtual environments)."""
     for folder in {sysconfig.get_paths()[name] for name in ("stdlib", "purelib")}:
         for path in Path(folder).rglob("*.py"):
             try:

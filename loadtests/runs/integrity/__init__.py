@@ -1,8 +1,8 @@
-"""Does every request have exactly one end, and is its answer its own, whatever is done to every part of the stack?
+"""Faults in every part of the stack: does each request end exactly once, with its own answer?
 
-parts                            what the run consists of; finished parts are kept, so that a run can go on
-deck -> havoc                    what is done to which part of the stack, and when
-questions -> listener            who asks what, and what each client got
-logs -> checker                  what router and workers wrote down, and whether all of them agree
+parts                            the parts of a run; finished parts are kept, so that a run can resume
+deck -> havoc                    the schedule of faults, and their injection
+questions -> listener            the requests, and the answer of each client
+logs -> checker                  the logs of router and workers, and whether everything agrees
 leavers                          clients that disconnect at twelve stages
 """

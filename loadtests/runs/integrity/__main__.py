@@ -1,8 +1,7 @@
-"""`python -m loadtests.runs.integrity [--requests N] [--faults N] [--out FOLDER]`: break everything, judge all.
+"""`python -m loadtests.runs.integrity [--requests N] [--faults N] [--out FOLDER]`: faults in every part, all judged.
 
-The page is written when the whole run was asked for, or wherever `--out` says. A run that was interrupted goes on where
-it was if it is begun again with the same options. Exit status: 0; 1 where something happened that must never be; 2
-where the run itself could not be made.
+The page is written for a run of at least the default sizes, or wherever `--out` says. An interrupted run resumes with
+the same options on the same commit. Exit status: 0; 1 if a breach was found; 2 if the run could not be made.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from loadtests.runs.judged import here, judged, record_of, resumed, typed
 NAME = "integrity"
 USUAL = Sizes()
 BOUNDS: dict[str, tuple[float, float, str]] = {
-    "requests": (0, 1_000_000, "among the faults of every part"),
-    "faults": (0, 3_000, "of every part"),
-    "kills": (0, 1_000, "of workers, one at a time"),
-    "nonces": (0, 100_000, "requests before evil workers"),
+    "requests": (0, 1_000_000, "requests among the faults of every component"),
+    "faults": (0, 3_000, "faults of every component"),
+    "kills": (0, 1_000, "kills of workers, one at a time"),
+    "nonces": (0, 100_000, "requests before byzantine workers"),
     "leavers": (0, 24_000, "clients that disconnect, at 12 stages"),
-    "seed": (0, 2**31, "of the order of all that happens"),
+    "seed": (0, 2**31, "seed of the order of everything"),
     "per_s": (1, 1_000, "requests a second"),
 }
 
@@ -34,7 +33,7 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
 def main() -> int:
     sizes, out = _arguments()
 
-    async def told(say: Say) -> Result:
+    async def played(say: Say) -> Result:
         record = resumed(record_of(NAME), {"sizes": asdict(sizes), **here()}, say)
         return result(await run(sizes, record, say))
 
@@ -43,13 +42,13 @@ def main() -> int:
     )  # fmt: skip
     takes_s = sum(part.takes_s for part in parts_of(sizes))
     return judged(
-        told, name=NAME, command=typed(NAME, given, usual), takes_s=takes_s, out=out, whole=sizes.whole
+        played, name=NAME, command=typed(NAME, given, usual), takes_s=takes_s, out=out, whole=sizes.whole
     )  # fmt: skip
 
 
 def _arguments() -> tuple[Sizes, Path | None]:
     parser = argparse.ArgumentParser(
-        prog="python -m loadtests.runs.integrity", description="Has every request one end, and is it its own?"
+        prog="python -m loadtests.runs.integrity", description="Does each request end once, with its own answer?"
     )
     for name, (_, _, what) in BOUNDS.items():
         usual = getattr(USUAL, name)
@@ -59,11 +58,11 @@ def _arguments() -> tuple[Sizes, Path | None]:
     parser.add_argument("--out", type=Path, help="write integrity.md into this folder, however long the run was")
     given = vars(parser.parse_args())
     out: Path | None = given.pop("out")
-    for name, (least, most, _) in BOUNDS.items():
-        if not least <= given[name] <= most:
-            parser.error(f"--{name.replace('_', '-')}: {least:g} to {most:,g} were expected")
+    for name, (low, high, _) in BOUNDS.items():
+        if not low <= given[name] <= high:
+            parser.error(f"--{name.replace('_', '-')}: {low:g} to {high:,g} were expected")
     if given["faults"] and not given["requests"]:
-        parser.error("--faults: there are none without --requests")
+        parser.error("--faults needs --requests")
     return Sizes(**given), out
 
 

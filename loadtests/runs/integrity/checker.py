@@ -1,9 +1,8 @@
-"""What became of every request, and whether anything that happened accounts for it.
+"""How each request ended, and whether a known fault explains it.
 
-A client may be refused, and a connection may break while the router or the client's own wire is broken. A client may
-never be left without an end, get an answer twice, get another's answer, or wait beyond its deadline. The rules are
-those of the world (`loadtests.judging.rules`); what is known here alone is what faults and the machine excuse. This
-module knows no socket, no clock and no process.
+A request may be rejected, and its connection may break while the router or the client's own wire is broken. It may not
+stay without an end, be answered twice, get another's answer, or exceed its deadline. The rules are those of
+`loadtests.judging.rules`; this module adds what faults and stalls of the machine excuse.
 """
 
 from __future__ import annotations
@@ -19,32 +18,30 @@ from typing import NamedTuple
 from loadtests.judging import rules
 from loadtests.judging.answers import Verdict
 from loadtests.judging.rules import Broken, Seen
-from loadtests.runs.integrity.logs import Book
+from loadtests.runs.integrity.logs import RouterLog
 
 GRACE_S = 0.25
-"""How much later than its deadline an answer, or a word that there is none, may be."""
+"""How far an answer or a rejection may exceed its deadline."""
 AFTERMATH_S = 1.0
-"""So long after a fault is over its broken connections may still be found."""
+"""The time after a fault in which connections that it broke may still be found."""
 UNWRITTEN_S = 1.0
-"""So much of its log a process that is killed may take with it."""
+"""The part of its log that a killed process may lose."""
 FAILED = (400, 422, 502, 504)
-"""Of the refusals, those after a worker had been asked: it failed, or the time was up."""
-MOST_KEPT = 20
+"""Statuses of rejections after a worker was asked: it failed, or the deadline passed."""
+MAX_KEPT = 20
 
 
 class End(StrEnum):
-    """How a request ended for its client."""
-
-    RIGHT = "answered, whole and right"
-    REFUSED = "refused before a worker had it"
-    FAILED = "failed, and told so with a status"
-    CUT = "streams that were cut and say so"
+    RIGHT = "answered completely and correctly"
+    REFUSED = "rejected before a worker had it"
+    FAILED = "failed with a status"
+    CUT = "streams cut with an error event"
     BROKEN = "in flight when the router or the client's wire broke: a visible break"
     UNREACHED = "no connection, while there was no router"
     LOST = "lost"
     DOUBLED = "answered twice"
     FOREIGN = "foreign: another's nonce"
-    WRONG = "wrong, mixed or truncated, told as whole"
+    WRONG = "wrong, mixed or truncated, marked as complete"
 
 
 NEVER = (End.LOST, End.DOUBLED, End.FOREIGN, End.WRONG)
@@ -54,24 +51,24 @@ PLAIN = {
 
 
 class Rule(StrEnum):
-    """What must not be, beside the ends that must not be."""
+    """What must not occur, beside the ends in `NEVER`."""
 
-    HUNG = "hung: over later than 250 ms after the deadline"
-    UNBOOKED = "answered, and not in the router's log"
-    MISBOOKED = "told otherwise than the router's log says"
+    HUNG = "hung: ended over 250 ms after the deadline"
+    UNLOGGED = "answered, and not in the router's log"
+    MISLOGGED = "client and router's log disagree"
     MISCOUNTED = "outcomes that log and metrics count differently"
-    UNWORKED = "answered by a worker that does not know it"
+    UNKNOWN = "answered by a worker whose log does not have it"
     RECEIVED = "received by workers more often than the rules of retries allow"
-    UNHINTED = "invited to come back without a usable hint"
+    UNHINTED = "invited to retry without a usable hint"
     AFTER_KILL = "failures before the first token after a worker's kill"
-    UNCALM = "calms after the last fault that were not served"
+    UNCALM = "light loads after the last fault that were not served"
 
 
 class Entry(NamedTuple):
-    """One request, as its client and its way know it. `gave_up`: its client waited for nothing any more.
+    """One request, as its client and its path saw it. `gave_up`: the client timed out.
 
-    `wire`: it went by way of the clients' wire. `noticed_late_s`: how long the client itself may have been away when it
-    noticed the end. `spoke`: text had come.
+    `wire`: it went through the clients' wire. `noticed_late_s`: how long the client itself may have been stalled when
+    the request ended. `spoke`: text had arrived.
     """
 
     seen: Seen
@@ -84,10 +81,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A time in which clients' connections may break, and how late it alone may make an answer.
+    """A time in which clients' connections may break, and how much later it may make an answer.
 
-    `holds`: what is sent meanwhile stands still, so that a request is as late as long as the trouble lasted. `kills`:
-    it began with a kill, and the log's last lines may be gone. `wire`: it was the wire's, and no other's concern.
+    `holds`: traffic stands still meanwhile, so a request may be late by the whole duration. `kills`: it began with a
+    kill, and the last lines of the log may be lost. `wire`: it affects only clients of the wire.
     """
 
     from_s: float
@@ -99,24 +96,24 @@ class Trouble:
     delay_s: float = 0.0
 
     def meets(self, begin: float, end: float) -> bool:
-        """Whether it, or what it leaves behind, falls into a stretch."""
+        """Whether the trouble or its aftermath overlaps the interval."""
         return self.from_s <= end and begin <= self.to_s + AFTERMATH_S
 
     def forgets(self, begin_s: float, end_s: float) -> bool:
-        """Whether a line about what ended between these may have died with the process."""
+        """Whether the log line of a request that ended in the interval may have been lost in a kill."""
         return self.kills and begin_s <= self.to_s and self.from_s <= end_s + UNWRITTEN_S
 
     def held_s(self, begin: float, end: float) -> float:
-        """How much of a stretch it made longer."""
+        """How much longer it made the interval, in seconds."""
         held = max(0.0, min(end, self.to_s) - max(begin, self.from_s)) if self.holds else 0.0
         return held + (self.delay_s if self.meets(begin, end) else 0.0)
 
 
 class Worked(NamedTuple):
-    """What workers and metrics said at the end.
+    """The final state of workers and metrics.
 
-    `received`: by id, the workers that took it, of those that write a log, whose names are `honest`. `counted` and
-    `retries`: the counters of the router's last life, its `starts`-th.
+    `received`: by id, the workers that took it, among those that write a log, which are `honest`. `counted` and
+    `retries`: counters since the router's last start, its `starts`-th.
     """
 
     received: dict[str, list[str]]
@@ -129,7 +126,7 @@ class Worked(NamedTuple):
 
 @dataclass
 class Checked:
-    """Counts of ends and of broken rules, and the first of what must never be: what it broke, and whose entry it is."""
+    """Counts of ends and of broken rules, and the first breaches: the message, the id and the entry."""
 
     ends: Counter[End] = field(default_factory=Counter)
     broken: Counter[Rule] = field(default_factory=Counter)
@@ -138,7 +135,6 @@ class Checked:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found that must never be."""
         return not any(self.ends[end] for end in NEVER) and not self.broken.total()
 
 
@@ -146,13 +142,12 @@ Still = Callable[[float, float], float]
 
 
 def never_still(begin: float, end: float) -> float:
-    """Of a machine that does not stand still."""
     return 0.0
 
 
 class Checker:
-    """`troubles`: all that clients may feel. `kills`: by worker, when each was killed and back. `still`: how long the
-    machine stood still in a stretch."""
+    """`troubles`: everything that clients may notice. `kills`: by worker, when it was killed until it was back.
+    `still`: how long the machine stalled in an interval."""
 
     def __init__(
         self,
@@ -167,26 +162,26 @@ class Checker:
     def check(
         self,
         entries: Sequence[Entry],
-        book: Book,
+        router_log: RouterLog,
         *,
         worked: Worked | None = None,
         unasked: int = 0,
         tail: Sequence[Seen] = (),
         alone: bool = False,
     ) -> Checked:
-        """Every entry and every rule.
+        """Judge every entry and every rule.
 
-        `unasked`: answers that nobody was waiting for. `tail`: requests of the calm at the end. `alone`: workers were
-        killed one at a time and nothing else was done, so that the one retry has to hide every kill.
+        `unasked`: answers without a waiting request. `tail`: requests of the light load at the end. `alone`: the only
+        faults were kills of one worker at a time, so the one retry has to hide each of them.
         """
         found, by_id = Checked(asked=len(entries)), {entry.seen.id: entry for entry in entries}
         found.ends[End.DOUBLED] = unasked
         for entry in entries:
-            end = self._end(entry, book)
+            end = self._end(entry, router_log)
             found.ends[end] += 1
             if end in NEVER:
                 self._keep(found, end, entry.seen.id, by_id)
-        for rule, broken in self._rules(entries, book, worked, tail, alone):
+        for rule, broken in self._rules(entries, router_log, worked, tail, alone):
             for id, what in broken:
                 found.broken[rule] += 1
                 self._keep(found, f"{rule}: {what}", id, by_id)
@@ -194,14 +189,14 @@ class Checker:
 
     @staticmethod
     def _keep(found: Checked, what: str, id: str, by_id: dict[str, Entry]) -> None:
-        if len(found.kept) < MOST_KEPT:
+        if len(found.kept) < MAX_KEPT:
             found.kept.append((what, id, by_id.get(id)))
 
-    def _end(self, entry: Entry, book: Book) -> End:
+    def _end(self, entry: Entry, router_log: RouterLog) -> End:
         verdict = entry.seen.verdict
         if entry.gave_up or entry.seen.ended_s is None:
             return End.LOST
-        if len(book.lines.get(entry.seen.id, ())) > 1:
+        if len(router_log.lines.get(entry.seen.id, ())) > 1:
             return End.DOUBLED
         if verdict is Verdict.DROPPED:
             broken = End.BROKEN if entry.connected else End.UNREACHED
@@ -211,14 +206,14 @@ class Checker:
         return PLAIN[verdict]
 
     def _rules(
-        self, entries: Sequence[Entry], book: Book, worked: Worked | None, tail: Sequence[Seen], alone: bool
+        self, entries: Sequence[Entry], router_log: RouterLog, worked: Worked | None, tail: Sequence[Seen], alone: bool
     ) -> Iterator[tuple[Rule, Iterable[Broken]]]:
         seen = [entry.seen for entry in entries]
         straight = [entry.seen for entry in entries if not entry.wire]
         held_s = {entry.seen.id: partial(self._held_back_s, entry) for entry in entries}
         yield Rule.HUNG, rules.in_time(seen, GRACE_S, lambda one: held_s[one.id]())
-        yield Rule.UNBOOKED, rules.answered_is_logged(seen, book.lines, self._is_forgotten)
-        yield Rule.MISBOOKED, rules.client_and_log_agree(straight, book.lines, lambda one, line: False)
+        yield Rule.UNLOGGED, rules.answered_is_logged(seen, router_log.lines, self._is_forgotten)
+        yield Rule.MISLOGGED, rules.client_and_log_agree(straight, router_log.lines, lambda one, line: False)
         yield Rule.UNHINTED, rules.invited_have_a_hint(seen)
         yield Rule.UNCALM, rules.calm_is_served(tail)
         if alone:
@@ -226,8 +221,8 @@ class Checker:
         if worked is None:
             return
         received, retries, starts = worked.received, worked.retries, worked.starts
-        yield Rule.MISCOUNTED, rules.log_and_metrics_agree(book.last, worked.counted)
-        yield Rule.UNWORKED, self._unknown_to_workers(seen, book, worked)
+        yield Rule.MISCOUNTED, rules.log_and_metrics_agree(router_log.last, worked.counted)
+        yield Rule.UNKNOWN, self._unknown_to_workers(seen, router_log, worked)
         yield Rule.RECEIVED, rules.received_at_most_twice(received)
         if starts == 1:
             yield Rule.RECEIVED, rules.retries_are_counted(received, retries)
@@ -238,10 +233,10 @@ class Checker:
             ),
         )
 
-    def _unknown_to_workers(self, seen: Iterable[Seen], book: Book, worked: Worked) -> Iterator[Broken]:
-        """Right answers of a worker whose log does not know them, though it was not killed about then."""
+    def _unknown_to_workers(self, seen: Iterable[Seen], router_log: RouterLog, worked: Worked) -> Iterator[Broken]:
+        """Right answers of a worker whose log does not have them, though it was not killed then."""
         for one in seen:
-            lines = book.lines.get(one.id, ())
+            lines = router_log.lines.get(one.id, ())
             name = lines[0].worker if lines and one.verdict is Verdict.RIGHT else ""
             if name not in worked.honest or name in worked.received.get(one.id, ()):
                 continue
@@ -250,41 +245,36 @@ class Checker:
                 yield Broken(one.id, f"{one} was answered by {name}, whose log has no such request")
 
     def _failed_by_kills(self, entries: Sequence[Entry]) -> Iterator[Broken]:
-        """What a kill let a client see before the first token: the one retry should have hidden it.
-
-        A deadline that passed while the machine stood still is the machine's.
-        """
+        """Failures before the first token after a kill, except for deadlines that passed in a stall of the machine."""
         for entry in entries:
             seen = entry.seen
             failed = seen.verdict is Verdict.REFUSED and seen.status in FAILED
             cut = seen.verdict in (Verdict.CUT, Verdict.DROPPED) and not entry.spoke
-            met = any(trouble.meets(seen.sent_s, seen.end_s) for _, trouble in self._kills)
+            overlapping = any(trouble.meets(seen.sent_s, seen.end_s) for _, trouble in self._kills)
             stood_still = seen.status == 504 and self._still(seen.sent_s, seen.end_s) > GRACE_S
-            if met and (failed or cut) and not stood_still:
+            if overlapping and (failed or cut) and not stood_still:
                 yield Broken(seen.id, f"{seen} failed after a worker's kill: {seen.verdict}, status {seen.status}")
 
     def _accounts(self, entry: Entry) -> bool:
-        """Whether something that happened broke its connection."""
         return any(trouble.breaks and trouble.meets(entry.seen.sent_s, entry.seen.end_s) for trouble in self._of(entry))
 
     def _is_forgotten(self, seen: Seen) -> bool:
-        """Whether its line in the router's log may have died with the router."""
+        """Whether its line in the router's log may have been lost with the router."""
         return any(trouble.forgets(seen.end_s, seen.end_s) for trouble in self._troubles)
 
     def _held_back_s(self, entry: Entry) -> float:
-        """What the client, the machine, and what was frozen on its way took of the time after its deadline."""
+        """The time after the deadline that stalls of the client, of the machine and of frozen parts explain."""
         seen = entry.seen
         held_s = sum(trouble.held_s(seen.sent_s, seen.end_s) for trouble in self._of(entry))
         return entry.noticed_late_s + held_s + self._still(seen.sent_s + seen.deadline_s, seen.end_s)
 
     def _of(self, entry: Entry) -> list[Trouble]:
-        """Those that could touch it: they began before it ended."""
+        """The troubles that could affect it: they began before it ended."""
         last = bisect_left(self._troubles, entry.seen.end_s, key=lambda trouble: trouble.from_s)
         return [trouble for trouble in self._troubles[:last] if entry.wire or not trouble.wire]
 
 
 def by_id(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Ids with the workers that took them."""
     found: dict[str, list[str]] = defaultdict(list)
     for id, worker in pairs:
         found[id].append(worker)

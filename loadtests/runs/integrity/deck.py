@@ -1,6 +1,6 @@
-"""What may be done, to which part, and how often: a deck of cards, dealt by a seeded chance.
+"""The faults, the component of each, and how often each occurs: a deck of cards, dealt in a seeded order.
 
-The deck has sixty cards, so that sixty faults are every one of them. Fewer begin with one card for each part.
+The deck has sixty cards, so sixty faults are each of them once. Fewer faults begin with one card for each component.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from random import Random
 
 
 class What(StrEnum):
-    """A fault: two of processes, five of the wire before them."""
-
     KILL = "kill -9"
     FREEZE = "SIGSTOP, SIGCONT"
     RESET = "connections reset"
     CUT = "answers cut"
     SLOW = "latency"
-    HOLD = "wire that holds everything"
-    GONE = "nobody listens"
+    HOLD = "wire holds all traffic"
+    GONE = "connections refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One fault of one kind of part."""
-
     part: str
     what: What
 
@@ -41,7 +37,7 @@ HOLDS_S = {
     What.HOLD: 3.0,
     What.GONE: 1.0,
 }
-"""How long each holds. What stands still stands longer than a deadline: a request that only waits for it would hang."""
+"""Seconds of each fault. Freezes last longer than a deadline, so a request that only waits for one would hang."""
 
 WORKER, RETRIEVAL, POSTGRES, VALKEY, ROUTER, CLIENTS = (
     "worker", "retrieval", "PostgreSQL", "Valkey", "router", "clients' wire",
@@ -62,7 +58,7 @@ DECK = tuple(
 
 
 def deal(seed: int) -> Iterator[Card]:
-    """Cards without end: one for each part first, then all the others, then the whole deck again and again."""
+    """Cards without end: one for each component, then all the others, then the whole deck again and again."""
     chance = Random(seed)
     first = [chance.choice([card for card in DECK if card.part == part]) for part in TIMES]
     rest = list(DECK)
@@ -78,10 +74,8 @@ def deal(seed: int) -> Iterator[Card]:
 
 
 def kills(seed: int) -> Iterator[Card]:
-    """Workers are killed, and nothing else is done."""
     return cycle([Card(WORKER, What.KILL)])
 
 
 def frozen_and_killed(seed: int) -> Iterator[Card]:
-    """Workers are frozen and killed in turn."""
     return cycle([Card(WORKER, What.FREEZE), Card(WORKER, What.KILL)])

@@ -1,4 +1,4 @@
-"""Doing what the cards say, evenly over a part of the run, and writing down when each fault began and was over."""
+"""Injects the faults of the schedule, evenly over a part of the run, and records when each began and ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CUT_AFTER_BYTES = 2000
 LATENCY_MS, JITTER_MS = 40, 20
 FINISH_WITHIN_S = 90.0
 WHOLE_AGAIN_WITHIN_S = 10.0
-MOST_PUT_OFF = 20
+MAX_PUT_OFF = 20
 LOOK_EVERY_S = 0.05
 WIRE_LINES = {
     What.RESET: "reset",
@@ -39,7 +39,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A fault as it happened: to `part`, from when to when by `perf_counter`. A kill is over when the part is ready."""
+    """A fault as it happened to `part`, by `perf_counter`. A kill ends when the part is ready again."""
 
     card: Card
     part: str
@@ -48,14 +48,13 @@ class Span:
 
 
 def trouble_of(span: Span) -> Trouble:
-    """What a fault of the router, of the clients' wire, or of a worker means to those who ask."""
     what, wire = span.card.what, span.card.part == deck.CLIENTS
     return Trouble(
         span.from_s,
         span.to_s,
         wire,
         breaks=what in (What.KILL, What.RESET, What.CUT, What.GONE),
-        holds=what in (What.FREEZE, What.HOLD, What.KILL),  # a router that listens again may not be ready to read yet
+        holds=what in (What.FREEZE, What.HOLD, What.KILL),  # a router that listens again may not read yet
         kills=what is What.KILL,
         delay_s=2 * (LATENCY_MS + JITTER_MS) / 1000 if what is What.SLOW else 0.0,
     )
@@ -63,10 +62,10 @@ def trouble_of(span: Span) -> Trouble:
 
 @dataclass
 class Havoc:
-    """`count` faults in so many seconds. A part has one at a time; different parts may have theirs at once.
+    """`count` faults in `seconds`. A part has one fault at a time; different parts may have theirs at once.
 
-    `alone`: one fault at a time, each when the router lacks nothing. `router_logged`: bytes of the router's log at each
-    of its starts after the first.
+    `alone`: one fault at a time overall, each when the router misses no component. `router_logged`: the size of the
+    router's log in bytes at each start after the first.
     """
 
     stack: Stack
@@ -81,17 +80,16 @@ class Havoc:
     _put_off: list[Card] = field(default_factory=list)
 
     def troubles(self) -> list[Trouble]:
-        """What of it clients may feel at their own connections."""
+        """The faults that clients may notice at their own connections."""
         return [trouble_of(span) for span in self.spans if span.card.part in (deck.ROUTER, deck.CLIENTS)]
 
     def kills(self) -> list[tuple[str, Trouble]]:
-        """Workers that were killed, and when."""
         return [
             (span.part, trouble_of(span)) for span in self.spans if span.card == Card(deck.WORKER, What.KILL)
         ]  # fmt: skip
 
-    async def go_on(self) -> None:
-        """All of them, and until each is over. Raises StandError where a part does not come back."""
+    async def run(self) -> None:
+        """Inject all faults, until each is over. Raises StandError if a part does not come back."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         gap_s = self.seconds / (self.count + 1)
@@ -105,27 +103,25 @@ class Havoc:
                 group.create_task(self._one(card, part))
 
     async def _until_whole(self) -> None:
-        """Until the fault before is over and the router lacks nothing; a router that lacks something for long has to
-        bear the next fault too."""
-        while self.down:  # noqa: ASYNC110  faults that end tell nobody
+        """Wait for the end of the previous fault, and up to WHOLE_AGAIN_WITHIN_S for all components."""
+        while self.down:  # noqa: ASYNC110  the end of a fault sets no event
             await asyncio.sleep(LOOK_EVERY_S)
         with contextlib.suppress(StandError):
             await self.stack.until_whole(WHOLE_AGAIN_WITHIN_S)
 
     async def _next(self) -> tuple[Card, str]:
-        """A card whose part is well, those first that had to wait; waits itself where every part has trouble."""
+        """A card whose part has no fault now, postponed cards first. Waits if every part has a fault."""
         while True:
             for card in self._put_off:
                 if part := self._free(card):
                     self._put_off.remove(card)
                     return card, part
-            if len(self._put_off) < MOST_PUT_OFF:
+            if len(self._put_off) < MAX_PUT_OFF:
                 self._put_off.append(next(self.cards))
             else:
                 await asyncio.sleep(LOOK_EVERY_S)
 
     def _free(self, card: Card) -> str:
-        """The part that it will be done to; empty where that one has a fault already."""
         if card.part == deck.WORKER:
             names = [server.process.name for server in self.stack.workers if server.process.name not in self.down]
             return self.chance.choice(names) if names else ""

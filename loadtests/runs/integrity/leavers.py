@@ -1,8 +1,8 @@
-"""Clients that leave, at twelve stages, streamed and plain: how soon the router has given back what they held.
+"""Clients that disconnect at twelve stages, streamed and unary: how soon the router frees their slots.
 
-Three processes: these clients, the router, a worker that falls silent at the stage (`loadtests.faults.evil.staged`).
-Half of the clients close, half reset; 50 of them in the same moment. When the place of each was given back is the time
-of the router's log line for it, which is written in the same turn of its event loop; so figures are to the millisecond.
+Three processes: the clients, the router, and a worker that falls silent at the stage (`loadtests.faults.evil.staged`).
+50 clients disconnect at the same moment, half by FIN and half by reset. A slot is free at the time of the router's log
+line for its request, which is written in the same turn of the event loop; figures are exact to the millisecond.
 """
 
 from __future__ import annotations
@@ -42,20 +42,18 @@ from loadtests.runs.integrity.parts import Done, Part
 from loadtests.runs.integrity.questions import ROUTES, posted
 
 WAVE = 50
-WAYS = 2  # streamed and plain
+WAYS = 2  # streamed and unary
 UNASKED = ("connect", "headers", "body")
 RESET = struct.pack("ii", 1, 0)
-LOG_S = 0.3  # until the log's writer has written
+LOG_S = 0.3  # until the log is flushed
 LOOK_EVERY_S = 0.005
 WITHIN_S = 30.0
 MAX_TOKENS = 8
 LEFT, OTHERWISE = "clients that left", "ended otherwise"
-MOST_KEPT = 10
+MAX_KEPT = 10
 
 
 class Client:
-    """One connection."""
-
     def __init__(self, id: str, stage: str, port: int) -> None:
         self.id = id
         self.stage = stage
@@ -65,13 +63,12 @@ class Client:
         self._socket.setblocking(False)
 
     async def send(self, data: bytes) -> None:
-        """Connect, and send all of it."""
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self._socket, (HOST, self._port))
         await loop.sock_sendall(self._socket, data)
 
     async def read_to_the_end(self) -> None:
-        """Of one answer. Raises RuntimeError where the connection ends first."""
+        """Read one answer. Raises RuntimeError if the connection ends first."""
         seen = b""
         while not _whole(seen):
             piece = await asyncio.get_running_loop().sock_recv(self._socket, 65_536)
@@ -80,7 +77,6 @@ class Client:
             seen += piece
 
     def leave(self, *, reset: bool) -> None:
-        """Now, by a FIN or by a reset."""
         self.left_at = time()
         if reset:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -94,7 +90,6 @@ def _whole(seen: bytes) -> bool:
 
 
 def request(id: str, stage: str, *, stream: bool) -> bytes:
-    """What is sent of a request at the stage."""
     tenant = ASK if stage == "retrieval" else CHAT
     asked = {"query": stage} if tenant == ASK else {"messages": [{"role": "user", "content": f"{stage}: {id}"}]}
     body = json.dumps({**asked, "max_tokens": MAX_TOKENS, "stream": stream}).encode()
@@ -104,7 +99,7 @@ def request(id: str, stage: str, *, stream: bool) -> bytes:
 
 
 class Waves:
-    """Clients that come to a stage and leave together. `there`: where the staged worker says how many have come."""
+    """Clients that reach a stage and leave together. `there`: URL of the staged worker's count of arrivals."""
 
     def __init__(self, router: Server, there: str) -> None:
         self.clients: list[Client] = []
@@ -114,7 +109,7 @@ class Waves:
         self._there = 0
 
     async def wave(self, stage: str, count: int, *, stream: bool) -> None:
-        """So many, at the stage, all gone in one moment. Raises TimeoutError where a place is not given back."""
+        """`count` clients reach the stage and disconnect at once. Raises TimeoutError if a slot is not freed."""
         holders = [await self._come("dispatched", stream=stream) for _ in range(WAVE if stage == "queued" else 0)]
         await self._until_there(len(holders))
         clients = [await self._come(stage, stream=stream) for _ in range(count)]
@@ -155,19 +150,19 @@ class Waves:
         return total(text, "weir_inflight") + total(text, "weir_queue_depth") == 0
 
     def _metrics(self) -> str:
-        """Blocks: nothing else is to happen here meanwhile."""
+        """Blocks the event loop on purpose: nothing else may happen meanwhile."""
         return get(self._router.metrics_url).decode()
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(WITHIN_S):
-        while not await condition():  # noqa: ASYNC110  another process's state is no event of ours
+        while not await condition():  # noqa: ASYNC110  the state of another process sets no event
             await asyncio.sleep(LOOK_EVERY_S)
 
 
 @asynccontextmanager
 async def _stand() -> AsyncIterator[tuple[Server, Server]]:
-    """The staged worker and a router before it, which tries everything twice and whose cap is one wave."""
+    """The staged worker, twice, and a router that may retry every request and whose cap is one wave."""
     async with AsyncExitStack() as leaving:
         folder: Path = leaving.enter_context(new_folder())
         ports = leaving.enter_context(closing(steady_ports()))
@@ -195,11 +190,11 @@ async def _stand() -> AsyncIterator[tuple[Server, Server]]:
 
 
 async def play(part: Part, say: Say) -> Done:
-    """All leavers of a part. Raises StandError, or TimeoutError where a place is not given back."""
+    """Play all leavers of a part. Raises StandError, or TimeoutError if a slot is not freed."""
     began, each = perf_counter(), max(1, round(part.requests / len(STAGES) / WAYS))
     async with _stand() as (router, staged):
         waves, pid = Waves(router, f"{staged.url}/there"), router.process.pid
-        for stage in STAGES:  # what is made once is made before it counts
+        for stage in STAGES:  # warm-up: one-time allocations are not measured
             await waves.wave(stage, min(WAVE, each), stream=True)
         waves.clients.clear()
         before_mb = rss_mb(pid)
@@ -219,16 +214,14 @@ async def play(part: Part, say: Say) -> Done:
 
 
 def _open(pid: int, url: str) -> int:
-    """Connections of clients that the router holds."""
     port = int(url.rsplit(":", 1)[1])
     held = psutil.Process(pid).net_connections("tcp")
     return sum(each.laddr.port == port and each.status != psutil.CONN_LISTEN for each in held)
 
 
 def judged(part: Part, clients: Sequence[Client], log: Path, metrics: str) -> Done:
-    """What the router's log says of those that left, and whether its metrics say the same."""
-    ended = {str(told["id"]): told for _, told in logs.records(log) if told.get("event") == "request"}
-    book = logs.book(log)
+    ended = {str(record["id"]): record for _, record in logs.records(log) if record.get("event") == "request"}
+    written = logs.read_router_log(log)
     waits_ms: dict[str, list[float]] = {}
     for client in clients:
         line = ended.get(client.id, {})
@@ -237,16 +230,16 @@ def judged(part: Part, clients: Sequence[Client], log: Path, metrics: str) -> Do
     all_ms = [wait for waits in waits_ms.values() for wait in waits]
     served = sum(ended.get(client.id, {}).get("outcome") == "served" for client in clients)
     asked = sum(client.stage not in UNASKED for client in clients)
-    broken = [*rules.one_end((), book.lines), *rules.log_and_metrics_agree(book.last, +books.of_router(metrics))]
+    broken = [*rules.one_end((), written.lines), *rules.log_and_metrics_agree(written.last, +books.of_router(metrics))]
     counts = {
         LEFT: len(clients), "held a place": len(all_ms), "had their whole answer": served,
-        OTHERWISE: asked - len(all_ms) - served, "errors": len(book.errors),
+        OTHERWISE: asked - len(all_ms) - served, "errors": len(written.errors),
         End.DOUBLED.value: sum(bool(each.id) for each in broken),
         Rule.MISCOUNTED.value: sum(not each.id for each in broken),
     }  # fmt: skip
     values = {f"p99: {stage}": _quantile(waits, 0.99) for stage, waits in waits_ms.items()}
     values |= {"p50": _quantile(all_ms, 0.5), "p99": _quantile(all_ms, 0.99), "most": max(all_ms, default=0.0)}
-    kept = [*(each.what for each in broken), *book.errors][:MOST_KEPT]
+    kept = [*(each.what for each in broken), *written.errors][:MAX_KEPT]
     return Done(part.number, part.kind.value, Counter(counts), values=values, kept=kept)
 
 
@@ -255,5 +248,4 @@ def _milliseconds(stamp: str) -> int:
 
 
 def _quantile(values: Sequence[float], q: float) -> float:
-    """Not a number where there are no values, which holds no target."""
     return quantile(sorted(values), q) if values else nan

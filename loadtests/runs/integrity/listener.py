@@ -1,4 +1,4 @@
-"""Every request that ended, as an entry for the checker."""
+"""Collects every request that has ended, as an entry for the checker."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from loadtests.load.ledger import GAVE_UP, Row
 from loadtests.runs.integrity.checker import Entry
 from loadtests.runs.integrity.questions import verdict_on, word_of
 
-MOST_KEPT = 10
+MAX_KEPT = 10
 
 
 class Listener:
-    """`hear` is `loadtests.load.client.Listen`. `wire`: these clients have one of their own before the router."""
+    """`record` is `loadtests.load.client.Listen`. `wire`: these clients have a wire of their own before the router."""
 
     def __init__(self, *, wire: bool = False) -> None:
         self.entries: list[Entry] = []
@@ -23,12 +23,11 @@ class Listener:
         self.bodies: dict[str, bytes] = {}
         self._wire = wire
 
-    def hear(self, row: Row, exchange: Exchange) -> None:
-        """It has ended."""
+    def record(self, row: Row, exchange: Exchange) -> None:
         verdict, id, answer = verdict_on(exchange), word_of(exchange), exchange.answer
         gave_up = exchange.failure == GAVE_UP
         self.verdicts[GAVE_UP if gave_up else verdict] += 1
-        if verdict in (Verdict.FOREIGN, Verdict.WRONG) and len(self.bodies) < MOST_KEPT:
+        if verdict in (Verdict.FOREIGN, Verdict.WRONG) and len(self.bodies) < MAX_KEPT:
             self.bodies[id] = b"".join(getattr(answer, "raw", ()))
         sent_s = exchange.ended_at if exchange.sent_at is None else exchange.sent_at
         seen = Seen(

@@ -1,4 +1,4 @@
-"""What router and workers wrote down of each request, by its id, over all their lives."""
+"""The log lines of router and workers about each request, by its id, over all their restarts."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from typing import Any
 from loadtests.judging.rules import Logged
 
 RAN = (200, 499)
-"""What a worker says of a request that it took: all else it refused before its engine had it."""
+"""Statuses of requests that a worker took; it rejected all others before its engine had them."""
 
 
 @dataclass
-class Book:
-    """A router's log: its lines by id, errors of its own, and how often each outcome stands there in its last life."""
+class RouterLog:
+    """A router's log: lines by id, its own errors, and the count of each outcome since its last start."""
 
     lines: dict[str, list[Logged]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
     last: Counter[str] = field(default_factory=Counter)
 
 
-def book(log: Path, starts: Sequence[int] = ()) -> Book:
-    """`starts`: how many bytes the log had at each start after the first. A line that a kill has cut short is left out.
+def read_router_log(log: Path, starts: Sequence[int] = ()) -> RouterLog:
+    """Parses a router's log. `starts`: its size in bytes at each start after the first. Truncated lines are left out.
 
-    A second life begins on a line of its own only by chance, so half a line may take the first line of the next life
-    with it; that one is never a request.
+    After a kill the next start may continue a truncated line, so its first line may be lost too; that line is never
+    about a request.
     """
-    found = Book()
-    for at, told in records(log):
-        life = 1 + sum(start <= at for start in starts)
-        if told.get("level") == "ERROR":
-            found.errors.append(json.dumps(told))
-        if told.get("event") == "request" and "outcome" in told:
-            line = Logged(life, int(told["status"]), str(told["outcome"]), str(told.get("worker", "")))
-            found.lines[str(told["id"])].append(line)
-            found.last[line.outcome] += life == 1 + len(starts)
+    found = RouterLog()
+    for at, record in records(log):
+        run = 1 + sum(start <= at for start in starts)
+        if record.get("level") == "ERROR":
+            found.errors.append(json.dumps(record))
+        if record.get("event") == "request" and "outcome" in record:
+            line = Logged(run, int(record["status"]), str(record["outcome"]), str(record.get("worker", "")))
+            found.lines[str(record["id"])].append(line)
+            found.last[line.outcome] += run == 1 + len(starts)
     found.last = +found.last
     return found
 
 
 def received(worker: str, log: Path) -> Iterator[tuple[str, str]]:
-    """The id of every request that a worker took, and the worker, as often as its log says."""
-    for _, told in records(log):
-        if told.get("path") == "/generate" and told.get("status") in RAN:
-            yield str(told["id"]), worker
+    """(id, worker) for every request that a worker took, as often as its log has it."""
+    for _, record in records(log):
+        if record.get("path") == "/generate" and record.get("status") in RAN:
+            yield str(record["id"]), worker
 
 
 def records(log: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each whole line of a log and the byte at which it begins."""
+    """Each complete line of a log, with the byte at which it begins."""
     at = 0
     with log.open("rb") as lines:
         for line in lines:
             try:
-                told = json.loads(line)
+                record = json.loads(line)
             except ValueError:
-                told = None
-            if isinstance(told, dict):
-                yield at, told
+                record = None
+            if isinstance(record, dict):
+                yield at, record
             at += len(line)

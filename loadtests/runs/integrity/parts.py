@@ -1,4 +1,4 @@
-"""What a run consists of: parts, each with a stack of its own, and what comes of one."""
+"""The parts of a run, each with its own stack, and the results of a part."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 
 PER_S = 100.0
 KILL_EVERY_S = 4.0
-"""A killed worker is back, and used again, before the next one is killed."""
+"""A killed worker is back and in use before the next one is killed."""
 REQUESTS_OF_A_PART = 20_000
-LEAVERS_PER_S = 40.0  # for telling how long a run still takes
-START_S = 20.0  # the same
+LEAVERS_PER_S = 40.0  # for the estimate of the remaining time
+START_S = 20.0  # for the same estimate
 
 
 class Kind(StrEnum):
-    """What is done in a part."""
-
     FAULTS = "faults"
     KILLS = "kills"
     NONCES = "nonces"
@@ -27,8 +25,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is asked for: `requests` among `faults`; workers' `kills`, each with the load of four seconds; `nonces`,
-    asked before evil workers; `leavers`, clients that disconnect. 0 leaves that kind out."""
+    """The size of a run; 0 leaves a kind out. `requests`: among `faults` faults. `kills`: of workers, each with four
+    seconds of load. `nonces`: requests before byzantine workers. `leavers`: clients that disconnect."""
 
     requests: int = 100_000
     faults: int = 300
@@ -40,7 +38,7 @@ class Sizes:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is asked for less often than by default."""
+        """Whether each number is at least its default."""
         usual = Sizes()
         names = ("requests", "faults", "kills", "nonces", "leavers")
         return all(getattr(self, name) >= getattr(usual, name) for name in names)
@@ -48,7 +46,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part: its place in the run from 1, what is done, its seed, and how many requests (or leavers) and faults."""
+    """A part: its number from 1, its kind and seed, and its requests (or leavers) and faults."""
 
     number: int
     kind: Kind
@@ -59,12 +57,10 @@ class Part:
 
     @property
     def seconds(self) -> float:
-        """How long its load lasts."""
         return self.requests / (LEAVERS_PER_S if self.kind is Kind.LEAVERS else self.per_s)
 
     @property
     def takes_s(self) -> float:
-        """About how long it takes, with its stack's start."""
         return self.seconds + START_S
 
 
@@ -72,12 +68,12 @@ FROZEN_AND_KILLED_EVERY_S = 8.0
 
 
 def parts_of(sizes: Sizes) -> list[Part]:
-    """The parts of a run, in their order. Their requests and faults add up to what is asked for."""
+    """The parts of a run, in order. Their requests and faults add up to the sizes."""
     kills = round(sizes.kills * KILL_EVERY_S * sizes.per_s)
-    troubles = max(2, round(sizes.nonces / sizes.per_s / FROZEN_AND_KILLED_EVERY_S))
+    faults_of_nonces = max(2, round(sizes.nonces / sizes.per_s / FROZEN_AND_KILLED_EVERY_S))
     wanted = [
         (Kind.FAULTS, sizes.requests, sizes.faults), (Kind.KILLS, kills, sizes.kills),
-        (Kind.NONCES, sizes.nonces, troubles), (Kind.LEAVERS, sizes.leavers, 0),
+        (Kind.NONCES, sizes.nonces, faults_of_nonces), (Kind.LEAVERS, sizes.leavers, 0),
     ]  # fmt: skip
     found: list[Part] = []
     for kind, requests, faults in wanted:
@@ -90,15 +86,15 @@ def parts_of(sizes: Sizes) -> list[Part]:
 
 
 def _share(of: int, index: int, count: int) -> int:
-    """The part at `index` of a number in `count` nearly equal parts."""
+    """The share at `index` when a number is split into `count` nearly equal integers."""
     return of * (index + 1) // count - of * index // count
 
 
 @dataclass
 class Done:
-    """A part that was played. `counts`: by name, to be added up; `faults`: by "part: what"; `values`: of leavers.
+    """The results of a part. `counts` are added up by name; `faults` are keyed "part: what"; `values` are of leavers.
 
-    `kept`: the first of what must never be, in words. `still_s`: how long the machine stood still meanwhile.
+    `kept`: messages of the first breaches. `still_s`: how long the machine stalled.
     """
 
     part: int
@@ -112,5 +108,4 @@ class Done:
 
 
 def read(row: Mapping[str, Any]) -> Done:
-    """A part as it was kept: its `vars`."""
     return Done(**{**row, "counts": Counter(row["counts"]), "faults": Counter(row["faults"])})

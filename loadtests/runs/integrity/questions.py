@@ -1,6 +1,6 @@
-"""The requests of a run: `/ask` and chat, whole and streamed, each with a nonce that its right answer repeats.
+"""The requests of a run: `/ask` and chat, unary and streamed.
 
-The nonce is the request's `x-request-id` too, by which the logs of router and workers know it.
+Each has a nonce that its right answer repeats. The nonce is also its `x-request-id`, the key in the logs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WITHOUT_DOCUMENTS = (
 
 
 class Questions:
-    """See `loadtests.load.client.Requests`. Each number has a nonce; `first` keeps two clients' apart."""
+    """See `loadtests.load.client.Requests`. Each number has a nonce; `first` keeps the nonces of two clients apart."""
 
     __slots__ = ("_first", "_host")
 
@@ -41,7 +41,6 @@ class Questions:
         self._first = first
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
-        """The request with that number."""
         word = nonce(self._first + number)
         body = json.dumps(asked_of(ask.tenant.name, word, stream=ask.stream)).encode()
         deadline = f"x-weir-deadline-ms: {ask.tenant.deadline_ms:g}"
@@ -51,7 +50,6 @@ class Questions:
 
 
 def asked_of(tenant: str, word: str, *, stream: bool) -> dict[str, Any]:
-    """The body of the request whose right answer repeats this nonce."""
     common = {"max_tokens": MAX_TOKENS, "stream": stream}
     if tenant == ASK:
         return {"query": word, "top_k": TOP_K, **common}
@@ -59,7 +57,7 @@ def asked_of(tenant: str, word: str, *, stream: bool) -> dict[str, Any]:
 
 
 def posted(host: str, path: str, body: bytes, id: str, *more: str) -> bytes:
-    """A request's bytes; `more` are header lines of its own."""
+    """The bytes of a POST request; `more` are further header lines."""
     lines = (
         f"POST {path} HTTP/1.1", f"host: {host}", "content-type: application/json", f"content-length: {len(body)}",
         f"x-request-id: {id}", *more,
@@ -68,7 +66,7 @@ def posted(host: str, path: str, body: bytes, id: str, *more: str) -> bytes:
 
 
 class Kept(Answer):
-    """An answer whose bytes are kept, to be judged when it is over."""
+    """An answer that keeps its bytes, at most MAX_BODY_BYTES, for the verdict."""
 
     __slots__ = ("_kept", "raw")
 
@@ -78,7 +76,6 @@ class Kept(Answer):
         self._kept = 0
 
     def body(self, data: bytes) -> bool:
-        """See `Answer.body`."""
         self._kept += len(data)
         if self._kept <= MAX_BODY_BYTES:
             self.raw.append(data)
@@ -86,7 +83,7 @@ class Kept(Answer):
 
 
 def word_of(exchange: Exchange) -> str:
-    """The nonce with which it was asked: the request's own bytes say. Raises RuntimeError where there is none."""
+    """The nonce in the bytes of the request. Raises RuntimeError if there is none."""
     found = NONCE.search(exchange.request)
     if found is None:
         raise RuntimeError("a request without a nonce")
@@ -94,22 +91,19 @@ def word_of(exchange: Exchange) -> str:
 
 
 def verdict_on(exchange: Exchange) -> Verdict:
-    """What a client may believe of it. `/ask` has two right answers: with passages, and without any.
-
-    Raises RuntimeError where its answer was not kept.
-    """
+    """The verdict on an answer; `/ask` has two right ones. Raises RuntimeError if its bytes were not kept."""
     answer, word = exchange.answer, word_of(exchange)
     if not isinstance(answer, Kept):
         raise RuntimeError(f"{answer!r} was not kept")
     texts = [right(word)]
     if exchange.request.startswith(b"POST /ask "):
         texts.append(WITHOUT_DOCUMENTS.format(nonce=word))
-    heard = Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
-    return judge(heard, word, MAX_TOKENS, texts)
+    received = Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
+    return judge(received, word, MAX_TOKENS, texts)
 
 
 def plan_of(seconds: float, per_s: float, deadline_ms: float, seed: int) -> Plan:
-    """Who asks: the tenants `chat` and `ask`. The arrivals are `asks`, which are exactly as many as were wanted."""
+    """The tenants `chat` and `ask`. The arrivals come from `asks`, whose count is exact."""
     shares = {CHAT: 1 - ASK_SHARE, ASK: ASK_SHARE}
     tenants = tuple(
         Tenant(
@@ -121,7 +115,7 @@ def plan_of(seconds: float, per_s: float, deadline_ms: float, seed: int) -> Plan
 
 
 def asks(plan: Plan, count: int) -> Iterator[Ask]:
-    """So many requests at moments drawn evenly: what a Poisson process is, once it is known how many there were."""
+    """`count` requests at uniformly drawn moments: a Poisson process, conditioned on its number of arrivals."""
     chance = Random(f"asks:{plan.seed}")
     by_name = {tenant.name: tenant for tenant in plan.tenants}
     for at_s in sorted(chance.uniform(0, plan.seconds) for _ in range(count)):

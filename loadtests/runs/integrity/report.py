@@ -1,4 +1,4 @@
-"""A run as a result: its figures and its page."""
+"""The figures and the page of a run."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from loadtests.runs.integrity.play import DEADLINE_MS, TAIL_REQUESTS, WIRED_SHAR
 from loadtests.runs.integrity.questions import ASK_SHARE, STREAM_SHARE
 from loadtests.runs.integrity.run import Played
 
-TITLE = "Integrity: one end for every request"
+TITLE = "Integrity: every request ends once"
 INTRO = """\
 Real processes on loopback: {workers} workers with the simulated engine ({slots} slots each), retrieval, PostgreSQL,
-Valkey and the router. An open-loop client asks {per_s:g} times a second, {ask:.0%} of it `/ask` and the rest chat,
-{stream:.0%} streamed, with a deadline of {deadline_ms:g} ms each and no second try. Every request carries a nonce that
-its right answer repeats to the last byte, and that is its `x-request-id` too. So each is followed by what its client
-got, by the router's log and metrics, and by the workers' logs; the rules are those of
-[the world](../architecture/world.md). The run has four kinds of parts, each on a stack of its own:
+Valkey and the router. An open-loop client sends {per_s:g} requests a second, {ask:.0%} of them `/ask`, the rest chat,
+{stream:.0%} streamed, with a deadline of {deadline_ms:g} ms each and no retry. Every request carries a nonce, which its
+right answer repeats to the last byte and which is also its `x-request-id`. Each request is compared over its client,
+the router's log and metrics, and the workers' logs; the rules are those of [the world](../architecture/world.md). The
+run has four kinds of parts, each on a stack of its own:
 
-- *faults*: {faults} faults of every part, in a seeded order, among {requests:,} requests, with
-  [a wire that can fail](../../loadtests/README.md#a-wire-that-fails) before each part, and before the router for
+- *faults*: {faults} faults of every component, in a seeded order, among {requests:,} requests, with
+  [a faulty wire](../../loadtests/README.md#a-wire-that-fails) before each component, and before the router for
   {wired:.0%} of the clients;
 - *kills*: {kills} workers killed one at a time, one every {kill_every_s:g} s;
-- *nonces*: {nonces:,} requests before workers that are frozen and killed in turn, and two evil workers that answer half
-  of what they are asked with one of {tricks} tricks (`loadtests/faults/evil`);
+- *nonces*: {nonces:,} requests while workers are frozen and killed in turn, with two byzantine workers that answer half
+  of their requests with one of {tricks} tricks (`loadtests/faults/evil`);
 - *leavers*: {leavers:,} clients that disconnect at {stages} stages, 50 at a time.
 
-After its last fault a part waits until the router holds nothing and lacks nothing, and asks {tail} times more.
+After its last fault a part waits until the router holds nothing and misses no component. Then it sends {tail} more
+requests.
 """
 OUTRO = """
-What the ends mean: [one end for every request](../../loadtests/README.md#one-end-for-every-request). *Hung* leaves out
-what was frozen on purpose, and what the machine itself stood still: a timer in the client that went off late, and the
-time the router was ready to run and had no processor (`/proc/PID/schedstat`). In this run that was {still_s:.1f} s in
-{took_s:.0f} s. *Not in the router's log* leaves out answers in the second before the router was killed. *Failures
-before the first token* are of the parts in which nothing else was done. Killed parts are started again after
-{down_s:g} s, as a supervisor would.
+The ends are explained in [one end for every request](../../loadtests/README.md#one-end-for-every-request). *Hung*
+excludes deliberate freezes and stalls of the machine itself: a late timer in the client, and the time in which the
+router was ready to run without a processor (`/proc/PID/schedstat`). In this run the stalls were {still_s:.1f} s in
+{took_s:.0f} s. *Not in the router's log* excludes answers in the second before the router was killed. *Failures before
+the first token* are of the parts in which nothing else was done. Killed processes are started again after {down_s:g} s,
+as a supervisor would.
 """
 
 
 def result(played: Played) -> Result:
-    """The page and its figures."""
     sizes, done = played.sizes, played.done
     intro = INTRO.format(
         workers=Shape().workers, slots=SLOTS, per_s=sizes.per_s, ask=ASK_SHARE,
@@ -63,13 +63,12 @@ def result(played: Played) -> Result:
         blocks += [f"## {name.capitalize()}", figures_table(figures)]
     blocks += [outro, "## What was done", _done(played), *_stages(played)]
     if kept := [f"- {what}" for each in done for what in each.kept]:
-        blocks += ["## What must never be, and was", kept]
+        blocks += ["## Breaches", kept]
     faults = [Figure(name, count) for name, count in sorted(played.faults.items())]
     return Result(TITLE, {**played.figures, "what was done": faults}, blocks)
 
 
 def verdict(played: Played) -> str:
-    """In one line."""
     counts = played.counts
     never = ", ".join(f"{counts[end.value]:,} {end.value.split(':')[0].split(',')[0]}" for end in NEVER)
     return (
@@ -84,9 +83,8 @@ def _done(played: Played) -> Iterator[str]:
 
 
 def _stages(played: Played) -> Iterator[Block]:
-    """How soon places were free, by the stage at which their clients left."""
     for done in played.done:
         if done.kind == Kind.LEAVERS.value:
             p99 = {stage: done.values.get(f"p99: {stage}") for stage in STAGES}
-            yield "Places free, by the stage at which their clients left:"
+            yield "Time until slots were free, by the stage at which their clients left:"
             yield table(("Stage", "p99:"), ((stage, told(ms, "ms")) for stage, ms in p99.items() if ms is not None))

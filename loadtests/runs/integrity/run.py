@@ -1,4 +1,4 @@
-"""The whole run: its parts one after the other, those that were finished before left out, and what they add up to."""
+"""Plays the parts that are not finished yet, one after another, and adds up the figures."""
 
 from __future__ import annotations
 
@@ -23,29 +23,24 @@ FREE_MS, GROWN_MB = 100.0, 5.0
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a run."""
-
     sizes: Sizes
     done: Sequence[Done]
 
     @property
     def counts(self) -> Counter[str]:
-        """Of all parts."""
         return sum((done.counts for done in self.done), Counter())
 
     @property
     def faults(self) -> Counter[str]:
-        """All that were done, by "part: what"."""
+        """The injected faults, by "part: what"."""
         return sum((done.faults for done in self.done), Counter())
 
     @property
     def held(self) -> bool:
-        """Whether nothing happened that must never be, and all that was wanted was done."""
         return all(figure.held is not False for some in self.figures.values() for figure in some)
 
     @property
     def figures(self) -> dict[str, list[Figure]]:
-        """By what they are of."""
         load = [part for part in parts_of(self.sizes) if part.kind is not Kind.LEAVERS]
         found = {"every request": self._requests(load)} if load else {}
         if self.sizes.leavers:
@@ -60,21 +55,21 @@ class Played:
             kind: sum((done.faults for done in self.done if done.kind == kind.value), Counter[str]()) for kind in Kind
         }
         figures = [
-            at_least("asked, each with a nonce", counts["asked"], asked),
-            at_least("of these before evil workers", self._of(Kind.NONCES)["asked"], nonces),
-            at_least("faults of every part", by_kind[Kind.FAULTS].total(), self.sizes.faults),
+            at_least("sent, each with a nonce", counts["asked"], asked),
+            at_least("of these before byzantine workers", self._of(Kind.NONCES)["asked"], nonces),
+            at_least("faults of every component", by_kind[Kind.FAULTS].total(), self.sizes.faults),
             at_least("workers killed one at a time", by_kind[Kind.KILLS][KILL], self.sizes.kills),
             at_least("workers killed in all", self.faults[KILL], self.sizes.kills),
             *(Figure(end.value, counts[end.value]) for end in End if end not in NEVER),
             *(at_most(end.value, counts[end.value], 0) for end in NEVER),
             *(at_most(rule.value, counts[rule.value], 0) for rule in Rule),
-            at_most("places that the router still held at the end", counts["places held"], 0),
-            at_most("parts that the router lacked at the end", counts["lacks"], 0),
+            at_most("slots that the router still held at the end", counts["places held"], 0),
+            at_most("components that the router missed at the end", counts["lacks"], 0),
             at_most("errors of its own in the router's log", counts["errors"], 0),
-            at_least("asked in the calm after the last fault", counts["tail"], len(load) * play.TAIL_REQUESTS),
+            at_least("sent in the light load after the last fault", counts["tail"], len(load) * play.TAIL_REQUESTS),
         ]
         if nonces:
-            figures.append(Figure("answers of evil workers", counts["answers of evil workers"]))
+            figures.append(Figure("answers of byzantine workers", counts["answers of evil workers"]))
             figures.append(at_least("tricks among them", counts["tricks"], 1))
         late = counts["late"] / max(1, counts["asked"])
         return [*figures, Figure("requests that left the client over 20 ms late", late, "%")]
@@ -86,30 +81,27 @@ class Played:
         counts = self._of(Kind.LEAVERS)
         (values,) = (done.values for done in self.done if done.kind == Kind.LEAVERS.value)
         disagreeing = counts[End.DOUBLED.value] + counts[Rule.MISCOUNTED.value] + counts["errors"]
-        held = f"{counts['held a place']:,} held a place, {counts['had their whole answer']:,} had their whole answer"
+        held = f"{counts['held a place']:,} held a slot, {counts['had their whole answer']:,} had their whole answer"
         return [
             at_least("disconnects at 12 stages", counts[leavers.LEFT], self.sizes.leavers, note=held),
-            Figure("place free after its client left, p50", values["p50"], "ms"),
+            Figure("slot free after its client left, p50", values["p50"], "ms"),
             at_most(
-                "place free after its client left, p99", values["p99"], FREE_MS, "ms", f"at most {values['most']:g} ms"
+                "slot free after its client left, p99", values["p99"], FREE_MS, "ms", f"at most {values['most']:g} ms"
             ),
             at_most("requests that ended in any other way", counts[leavers.OTHERWISE], 0),
-            at_most("logged twice, counted otherwise than logged, or an error in the log", disagreeing, 0),
+            at_most("logged twice, counted differently, or an error in the log", disagreeing, 0),
             at_most("connections that are still open", values["open"], 0),
             at_most("memory since the first waves", values["memory"], GROWN_MB, "MB"),
         ]
 
 
 async def run(sizes: Sizes, record: Record, say: Say) -> Played:
-    """Play the parts that the record does not have.
-
-    Raises StandError where a stack cannot be set up, or a part of it does not come back.
-    """
+    """Play the parts that the record does not have. Raises StandError if a component does not start or come back."""
     parts = parts_of(sizes)
     found = {row["part"]: read(row) for row in record.rows}
     for part in parts:
         if part.number in found:
-            say(f"part {part.number} of {len(parts)}, {part.kind}: was finished before")
+            say(f"part {part.number} of {len(parts)}, {part.kind}: finished in an earlier run")
             continue
         left_s = sum(each.takes_s for each in parts if each.number not in found)
         what = f"{part.requests:,} requests, {part.faults} faults"

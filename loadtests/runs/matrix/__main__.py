@@ -1,9 +1,8 @@
 """`python -m loadtests.runs.matrix [SCENARIO...] [--against SUBJECT,...] [--url URL] [--quick] [--fresh]`
 
-Scenarios on real processes, each played by every subject that this machine has or can fetch. Without a name, all of the
-published page are played: what is kept of an earlier run on the same code is not played again, and the page is written
-when nothing is missing, or wherever `--out` says. A missed target is a result, not a failure: the exit status is 0, 1
-where something could not be played, and 2 where the command itself is wrong.
+Plays scenarios on real processes with every subject that this machine has or can install. Without a name, all scenarios
+of the published page are played; results of an earlier run on the same code are kept. The page is written when it is
+complete. Exit status: 0, also with missed targets; 1 if something could not be played; 2 if the command is wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from services.cli.errors import LabError
 
 KEPT = ROOT / "out" / "matrix"
 QUICK_PACE = 0.12
-QUICK_ELSEWHERE = ("baseline", "burst")  # with --quick, what other subjects than Weir play as well
+QUICK_ELSEWHERE = ("baseline", "burst")  # the scenarios of other subjects than Weir with --quick
 WORKERS = "http://127.0.0.1:8010,http://127.0.0.1:8011"
 
 
@@ -73,17 +72,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.runs.matrix", description="Scenarios on real processes, by Weir and by others."
     )
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="play it, kept or not; all by default")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="play it even if it is kept; default: all")
     parser.add_argument("--trace", type=Path, help="the file to replay, for scenarios that replay one")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change it for this run")
-    parser.add_argument("--against", default="", help="the subjects, with commas between them; all by default")
-    parser.add_argument("--url", help="a router that runs, instead of one that is started for this")
+    parser.add_argument("--against", default="", help="subjects, separated by commas; default: all")
+    parser.add_argument("--url", help="use a running router instead of starting one")
     parser.add_argument("--workers", default=WORKERS, help="its workers; metrics listen 1000 above each port")
     parser.add_argument(
         "--quick", action="store_true", help="everything much shorter: tests the machinery, not the router"
     )
-    parser.add_argument("--simulated", action="store_true", help="what is played in the simulator, and nothing else")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--simulated", action="store_true", help="play in the simulator only")
+    parser.add_argument("--fresh", action="store_true", help="ignore earlier results")
     parser.add_argument("--out", type=Path, help="write into this folder, whatever was played")
     parser.add_argument("--list", action="store_true", help="list scenarios and subjects")
     return parser.parse_args()
@@ -96,17 +95,16 @@ def _list() -> None:
 
 
 def _named(against: str) -> list[Subject]:
-    """Raises LabError for a subject that there is not."""
     names = [name.strip() for name in against.split(",") if name.strip()]
     known = {subject.name: subject for subject in SUBJECTS}
     for name in names:
         if name not in known:
-            raise LabError(f"--against: there is no {name}; choose of {', '.join(known)}.")
+            raise LabError(f"--against: there is no {name}; choose from {', '.join(known)}.")
     return [known[name] for name in names] or list(SUBJECTS)
 
 
 def _here(subjects: Sequence[Subject], *, given_stack: bool) -> list[Subject]:
-    """Those that can be run, installed first where pip can do it. Before a given stack only its own router can."""
+    """The subjects that can run, after installing what pip can. A given stack has only its own router."""
     if given_stack:
         return [subject for subject in subjects if subject.is_router and subject.cuts]
     for subject in subjects:
@@ -118,18 +116,17 @@ def _here(subjects: Sequence[Subject], *, given_stack: bool) -> list[Subject]:
 
 
 def _jobs(wanted: argparse.Namespace, store: Kept, cases: Sequence[Case], subjects: Sequence[Subject]) -> list[Job]:
-    """What is to be played: what is missing, or what was asked for."""
-    wished = [
+    candidates = [
         (each, subject)
         for each in cases
         for subject in filter(each.is_for, subjects)
         if not wanted.quick or wanted.scenarios or subject is WEIR or each.name in QUICK_ELSEWHERE
     ]
     if wanted.scenarios:
-        return wished
-    jobs = [(each, subject) for each, subject in wished if not store.has(f"{each.name} {subject.name}")]
-    if len(jobs) < len(wished):
-        say(f"{len(wished) - len(jobs)} of {len(wished)} were measured before and are kept; --fresh plays all again.")
+        return candidates
+    jobs = [(each, subject) for each, subject in candidates if not store.has(f"{each.name} {subject.name}")]
+    if len(jobs) < len(candidates):
+        say(f"{len(candidates) - len(jobs)} of {len(candidates)} are kept from before; --fresh plays all again.")
     return jobs
 
 
@@ -145,7 +142,6 @@ async def _play(wanted: argparse.Namespace, store: Kept, jobs: Sequence[Job]) ->
 
 
 def _simulate(store: Kept, names: Sequence[str]) -> None:
-    """The same scenarios on a virtual clock, where that is missing."""
     missing = [name for name in names if name not in store.series.simulated and simulated.can(name)]
     for number, name in enumerate(missing, start=1):
         say(f"In the simulator, {number} of {len(missing)}: {name}")
@@ -174,7 +170,7 @@ def _finish(
     elif wanted.scenarios or wanted.against or wanted.url or wanted.set or wanted.simulated:
         say("The page is written where everything is played, or with --out.")
     elif missing or wanted.quick:
-        say(f"The page is not written: {', '.join(missing) or 'a quick series proves nothing'}.")
+        say(f"The page is not written: {', '.join(missing) or 'a quick series has no meaningful figures'}.")
     else:
         publish(series, cases, RESULTS, ROOT / "README.md")
     return 1 if any(cell.fault for cell in series.cells.values()) else 0

@@ -1,10 +1,9 @@
-"""What every gateway is asked, byte for byte the same but for its address, and how its answers are read.
+"""The requests for every gateway, identical except for the address, and how answers are read.
 
-A chat completion, as the OpenAI client sends it, with the deadline under every name that one of the gateways reads:
-Weir's, and LiteLLM's `x-litellm-timeout` in seconds. Whose request it is stands in the key and in `x-tenant`.
+A chat completion as the OpenAI client sends it, with the deadline under each name that a gateway reads: Weir's, and
+LiteLLM's `x-litellm-timeout` in seconds. The tenant is in the key and in `x-tenant`.
 
-Where tenants ask about documents, one question in five is one of a few that are asked again and again, and all others
-are new: a cache answers some.
+If tenants ask about documents, every fifth question is one of twenty known ones, and all others are new.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from loadtests.load.plan import Tenant
 
 MODEL = "weir-sim"
 PATH = "/v1/chat/completions"
-TIMED_OUT = 408  # the gateways' own word for a wait that was too long
+TIMED_OUT = 408  # some gateways' status after a wait that was too long
 SHAPES = 4096
 PASSAGES = 5
 KNOWN, KNOWN_EVERY = 20, 5
@@ -31,7 +30,7 @@ EVENTS = ("is down", "is slow", "is full", "drains", "comes back", "refuses a re
 
 
 class Chats:
-    """Makes the requests of a run. `key` is for a gateway that knows one key only."""
+    """Makes the requests of a run. `key`: for a gateway with a single key."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self._host = urlsplit(url).netloc
@@ -39,18 +38,16 @@ class Chats:
         self._pieces = lru_cache(maxsize=SHAPES)(self._make)
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
-        """See `loadtests.load.client.Requests`."""
         return (b"%06x" % (number % NUMBERS)).join(self._pieces(ask.tenant, ask.prompt_tokens, ask.answer_tokens))
 
     def _make(self, tenant: Tenant, prompt_tokens: int, answer_tokens: int) -> tuple[bytes, ...]:
-        """The request, split where its number goes."""
-        asked = {
+        content = {
             "model": MODEL,
             "messages": [{"role": "user", "content": NUMBER + " water" * (prompt_tokens - 1)}],
             "max_tokens": answer_tokens,
             "ignore_eos": True,
         }
-        body = json.dumps(asked, separators=(",", ":"))
+        body = json.dumps(content, separators=(",", ":"))
         lines = [
             f"POST {PATH} HTTP/1.1",
             f"host: {self._host}",
@@ -65,7 +62,7 @@ class Chats:
 
 
 def question(number: int) -> str:
-    """The one of this number, about the documents that are asked about."""
+    """The question of this number, about the documents of CORPUS (see `playing`)."""
     if number % KNOWN_EVERY == 0:
         number = number // KNOWN_EVERY % KNOWN
     part, event = PARTS[number % len(PARTS)], EVENTS[number // len(PARTS) % len(EVENTS)]
@@ -73,12 +70,12 @@ def question(number: int) -> str:
 
 
 class Reply(Answer):
-    """An answer of any of the gateways: 429, 503 and 408 are refusals, whatever code they carry or none."""
+    """An answer of any gateway: 429, 503 and 408 are refusals, with any code or none."""
 
     __slots__ = ()
 
     def outcome(self) -> tuple[str, str]:
-        """See `Answer.outcome`. A 408 counts as a bare 503: the gateway would not wait any longer."""
+        """See `Answer.outcome`. A 408 counts as a bare 503: the gateway's queue timed out."""
         outcome, code = super().outcome()
         if outcome != "failed:bad_status" or code in CODES:
             return outcome, code

@@ -1,4 +1,4 @@
-"""What the matrix plays: a scenario's file, as real processes play it, under its name."""
+"""The scenarios of the matrix, as real processes play them."""
 
 from __future__ import annotations
 
@@ -28,74 +28,66 @@ SERIES = (
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A scenario under its name, staged for real processes."""
+    """A named scenario for real processes."""
 
     name: str
     scenario: Scenario
 
     @property
     def title(self) -> str:
-        """As the page has it."""
         return self.scenario.title
 
     @property
     def shape(self) -> Shape:
-        """Of the workers."""
         return shape_of(self.scenario)
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """The names of all."""
         return names_of(self.scenario)
 
     @property
     def may_be_cut(self) -> frozenset[str]:
-        """The tenants whose answers may be made shorter rather than refused."""
+        """The tenants whose answers may be shortened instead of rejected."""
         groups = {group.name for group in self.scenario.tenants if group.may_clamp or group.max_level}
         return frozenset(name for name in self.tenants if name.rpartition("-")[0] in groups or name in groups)
 
     @property
     def asks(self) -> bool:
-        """Whether the tenants ask about documents. A scenario does so whole, or not at all."""
+        """Whether the tenants ask about documents: all of them, or none."""
         return any(group.ask for group in self.scenario.tenants)
 
     def is_for(self, subject: Subject) -> bool:
-        """Whether it says something of the subject."""
         return subject.plays(asks=self.asks, may_be_cut=bool(self.may_be_cut))
 
     @property
     def hurts(self) -> bool:
-        """Whether workers fail on purpose: then failures and wasted work are no fault of the gateway's alone."""
+        """Whether workers fail on purpose, so that failures and wasted work are not the gateway's alone."""
         return any(group.failures for group in self.scenario.workers)
 
     @property
     def changes(self) -> bool:
-        """Whether the load changes during the run."""
         return any(isinstance(group.arrivals, Open) and group.arrivals.phases for group in self.scenario.tenants)
 
     def seconds(self, *, alone: bool) -> float:
-        """All of its loads together. `alone`: with those of the tenants that are measured alone first."""
+        """The duration of all loads; with `alone`, of those of single tenants too."""
         return self.scenario.duration_s * (1 + (len(self.scenario.alone) if alone else 0))
 
     def faster(self, pace: float) -> Case:
-        """The same in a share of the time, all moments in proportion: for a test of the machinery."""
+        """The same scenario with all times scaled by `pace`, for a test of the machinery."""
         return Case(self.name, retimed(self.scenario, lambda second: second * pace))
 
 
 def case(name: str, changes: Changes | None = None) -> Case:
-    """Raises LabError where the file has a fault, or where real processes cannot play it."""
+    """Loads a scenario. Raises LabError if the file has a fault, or if real processes cannot play it."""
     made = Case(Path(name).stem, on_stage(name, "processes", changes))
     if {group.ask for group in made.scenario.tenants} not in ({0.0}, {1.0}):
         raise LabError(f"{made.name}: real processes ask about documents in all requests, or in none.")
-    tenants_of(made.scenario, Capacity(1.0, made.shape.answer_tokens, Quantiles()))  # any capacity: can they be made?
+    tenants_of(made.scenario, Capacity(1.0, made.shape.answer_tokens, Quantiles()))  # at any capacity; may raise
     return made
 
 
 def deadlines(tenants: tuple[Tenant, ...], shape: Shape) -> Deadlines:
-    """What somebody who tunes a gateway by hand knows of them.
-
-    What is told as the shortest leaves time for a usual answer, so an answer that takes longer takes more off it.
-    """
+    """The deadlines for tuning a gateway by hand; the shortest leaves a longer answer as much less time to wait."""
     usual_ms = 1000 * shape.service_s
     longer = {tenant.name: tenant.answer_tokens.median * shape.step_ms - usual_ms for tenant in tenants}
     return Deadlines(

@@ -1,6 +1,6 @@
-"""What is kept of one scenario and one subject: the rows of the table, each second for the plots, and a few figures.
+"""What is kept of one scenario and one subject: table rows, seconds for the plots, and figures.
 
-Plain data, written as JSON and read again: page, pictures and the README's table are made of it alone.
+Plain data, stored as JSON. Page, pictures and the README's table are made from it alone.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from loadtests.simulator.promises import Values
 
 
 class TenantRow(msgspec.Struct, frozen=True):
-    """How one tenant fared."""
-
     name: str
     asked_per_s: float
     on_time: float
     """Share of its requests."""
     p95_ms: float
-    """Of those that were let in, answered or not."""
+    """Of the admitted, answered or not."""
     answers_p95_ms: float = 0.0
-    """Of the answers alone."""
+    """Of the answers."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of the table: one load, counted from the end of its warm-up. Shares are of the distinct requests."""
+    """A table row: one load, counted from the end of its warm-up. Shares are of the distinct requests."""
 
     name: str
     load: float
@@ -34,48 +32,48 @@ class Row(msgspec.Struct, frozen=True):
     asked_per_s: float
     answers_per_s: float
     p50_ms: float
-    """Of the admitted: the answers, and what was let in and not answered, by when it ended."""
+    """Of the admitted: the time until the answer, or until the end without one."""
     p95_ms: float
     p99_ms: float
     deadline_ms: float
     on_time: float
     refused: float
     dropped: float
-    """Of the refused: those that were let in before, and told at their deadline."""
+    """Of the refused: those that were admitted first and rejected at their deadline."""
     failed: float
     exceeded: float
-    """Of the failed: those whose deadline passed while a worker worked."""
+    """Of the failed: those whose deadline passed while a worker ran them."""
     on_time_per_s: float
     goodput: float
     """Tokens of answers on time over the capacity."""
     in_vain: float
-    """Share of the tokens that workers wrote which were in no answer on time; of the whole load."""
+    """Share of the workers' tokens that were in no answer on time; over the whole load."""
     refused_p50_ms: float
     refused_p99_ms: float
     hinted: float
-    """Share of the useful refusals that say when to come back."""
+    """Share of the useful refusals that have a hint."""
     cut: float
-    """Share of the answers that were shorter than asked."""
+    """Share of the answers that were shorter than requested."""
     answers_p50_ms: float = 0.0
     answers_p95_ms: float = 0.0
-    """Of the answers alone."""
+    """Of the answers."""
     left: float = 0.0
     """Share of the requests whose clients left without an answer, or whose connection failed."""
     worth_per_s: float = 0.0
-    """Answers on time a second, each by what its level of degradation is worth (`quality` of the scenario's file)."""
+    """Answers on time a second, each weighted by its degradation level (`quality` of the scenario's file)."""
     with_passages: float = 0.0
-    """Share of the answers on time that were given passages; of those that asked for some."""
+    """Share of the answers on time that had passages."""
     mean_level: float = 0.0
-    """Of degradation, of the answers on time."""
+    """Mean degradation level of the answers on time."""
     own_hints: float = 0.0
-    """Share of the hints that differ from the commonest: one time for all brings all back together."""
+    """Share of the hints that differ from the most common one: a single time brings all clients back together."""
     fairness: float | None = None
-    """Jain's index of what tenants got over their fair shares; None where one tenant asks."""
+    """Jain's index of the tenants' tokens over their fair shares; None for a single tenant."""
     tenants: list[TenantRow] = []
 
 
 class Second(msgspec.Struct, frozen=True, array_like=True):
-    """What ended in one second, but for `sent`."""
+    """What ended in one second; `sent` is what was sent in it."""
 
     sent: int
     on_time: int
@@ -84,8 +82,6 @@ class Second(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One scenario, played by one subject."""
-
     scenario: str
     subject: str
     capacity_per_s: float = 0.0
@@ -100,7 +96,7 @@ class Cell(msgspec.Struct, frozen=True):
     client_late: float = 0.0
     """Share of the requests that the client itself sent late."""
     others: float = 0.0
-    """Share of the machine that other programs used."""
+    """Share of the machine that unrelated programs used."""
     believable: bool = True
     plays: int = 1
     machine: str = ""
@@ -113,31 +109,29 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct):
-    """Everything that was measured. `code`: a digest of the code that it was measured on."""
+    """Everything that was measured. `code`: a digest of the measured code."""
 
     code: str
     quick: bool = False
     versions: str = ""
-    """Of the other gateways."""
+    """Versions of the other gateways."""
     given: str = ""
-    """The stack that was given by --url, and its workers; empty for the embedded one."""
+    """The running stack that --url names, and its workers; empty for the embedded one."""
     cells: dict[str, Cell] = {}
     simulated: dict[str, Simulated] = {}
     """By scenario."""
     promised: dict[str, dict[str, Values]] = {}
-    """What the simulator's promises are read off: by case and policy."""
+    """Values for the simulator's promises, by case and policy."""
 
     @property
     def machines(self) -> str:
-        """On what it was measured, in one line."""
         return together(cell.machine for cell in self.cells.values() if cell.machine)
 
     def cell(self, scenario: str, subject: str) -> Cell | None:
-        """None where it was not played, or could not be."""
+        """The result; None if it was not played, or could not be."""
         found = self.cells.get(f"{scenario} {subject}")
         return None if found is None or found.fault else found
 
     def row(self, scenario: str, subject: str, window: str | None = None) -> Row | None:
-        """A line of a table: of the whole run, or of one of its windows."""
         found = self.cell(scenario, subject)
         return None if found is None else next((row for row in found.rows if row.name == (window or scenario)), None)

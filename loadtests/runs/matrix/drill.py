@@ -1,4 +1,4 @@
-"""Workers with a subject before them, their capacity, and loads that are run against it."""
+"""Workers with a subject before them, their capacity, and the loads that are run against it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ from loadtests.load.client import Client
 from loadtests.load.figures import Figures, Share, figures
 from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.report.progress import Say
 from loadtests.runs.matrix.asking import PASSAGES, Chats, Reply, question
 
-MOST_SECONDS = 45.0
+MAX_SECONDS = 45.0
 WARM_UP_PER_S = 5.0
 PATIENT_MS = 20_000.0
 
-Say = Callable[[str], None]
 Trouble = Callable[[Stand], Coroutine[Any, Any, Meter]]
-"""What is done to the workers during a load; it returns what those had counted that are gone."""
+"""What is done to the workers during a load. It returns the counters of workers that were killed."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One load that has been run."""
-
     name: str
     plan: Plan
     ledger: Ledger
@@ -39,13 +37,12 @@ class Run:
     used: Used
 
     def share(self, tenant: str) -> Share:
-        """How one tenant fared."""
         return self.figures.tenants[tenant]
 
 
 @dataclass
 class Drill:
-    """What a scenario is played with. `key`: of a subject that knows a single key. `asks`: about documents."""
+    """Runs the loads of a scenario. `key`: of a subject with a single key. `asks`: questions about documents."""
 
     stand: Stand
     capacity: Capacity
@@ -55,17 +52,15 @@ class Drill:
     runs: list[Run] = field(default_factory=list)
 
     def goodput(self, run: Run) -> float:
-        """Tokens of answers on time, over what the workers can make: 1 is all they have."""
+        """Tokens of answers on time over the capacity in tokens: 1 is all that the workers have."""
         return run.figures.all.goodput_tokens_per_s / self.capacity.tokens_per_s
 
     def client(self, plan: Plan) -> Client:
-        """Who asks."""
         url = self.stand.url
         requests = Questions(url, question, PASSAGES) if self.asks else Chats(url, self.key)
         return Client(plan, url, requests=requests, answer=Reply)
 
     async def warm_up(self, tenant: str, seconds: float) -> None:
-        """A few requests that do not count."""
         if seconds > 0:
             few = Tenant(tenant, (Step(0, WARM_UP_PER_S),), arrivals="paced", deadline_ms=PATIENT_MS)
             await self.client(Plan(seconds, (few,), warmup_s=0, cooldown_s=0)).run()
@@ -80,9 +75,9 @@ class Drill:
         calm_s: float,
         trouble: Trouble | None = None,
     ) -> Run:
-        """Run a load after a calm of `calm_s`, with trouble beside it if there is to be some."""
-        if seconds > MOST_SECONDS:
-            raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
+        """Run a load after a pause of `calm_s`, with the trouble beside it. Raises ValueError if it is too long."""
+        if seconds > MAX_SECONDS:
+            raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MAX_SECONDS:g} s")
         await asyncio.sleep(calm_s)
         plan = Plan(seconds, tenants, warmup_s=warmup_s, cooldown_s=cooldown_s)
         client, before = self.client(plan), await readings.read(self.stand)
@@ -94,21 +89,21 @@ class Drill:
         used = readings.between(before, after, troubling.result(), ledger.tries)
         run = Run(name, plan, ledger, figures(plan, ledger), used)
         self.runs.append(run)
-        self.say(self._told(run))
+        self.say(self._summary(run))
         return run
 
-    def _told(self, run: Run) -> str:
-        everyone = run.figures.all
-        told = [
-            f"{everyone.offered_per_s:,.0f}/s offered",
+    def _summary(self, run: Run) -> str:
+        total = run.figures.all
+        shown = [
+            f"{total.offered_per_s:,.0f}/s offered",
             f"goodput {self.goodput(run):.3f} of capacity",
-            f"answers p95 {everyone.answers_ms.p95:.0f} ms",
-            f"refusals p50 {everyone.refusals_ms.p50:.1f} ms",
+            f"answers p95 {total.answers_ms.p95:.0f} ms",
+            f"refusals p50 {total.refusals_ms.p50:.1f} ms",
             f"router {run.used.cpu.router:.0%} of a core",
             f"others {run.used.cpu.others:.0%} of the machine",
             *run.figures.notes,
         ]
-        return f"  {run.name}: {', '.join(told)}"
+        return f"  {run.name}: {', '.join(shown)}"
 
 
 async def _no_trouble(stand: Stand) -> Meter:

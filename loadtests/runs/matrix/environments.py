@@ -1,7 +1,7 @@
-"""A virtual environment for each gateway that pip can fetch, under `.venv/peers/`, which git ignores.
+"""A virtual environment for each gateway that pip can install, in `.venv/peers/` (ignored by git).
 
-What is installed stands in `pins/NAME.txt`. An environment is made once, and again when its pins change; where pip
-cannot fetch them, the gateway is left out, with pip's last words.
+`pins/NAME.txt` lists its packages. An environment is made once, and again when its pins change. If pip fails, the
+gateway is left out, and the end of pip's error is reported.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from hashlib import sha256
 from pathlib import Path
 
 from loadtests.paths import ROOT
+from loadtests.report.progress import Say
 
 PINS = Path(__file__).with_name("pins")
 ENVIRONMENTS = ROOT / ".venv" / "peers"
 INSTALL_WITHIN_S = 600
 LAST_WORDS = 300
-STAMP = ".pins"  # written last: what is installed is whole
-
-Say = Callable[[str], None]
+STAMP = ".pins"  # written last: marks a complete installation
 
 
 def program(name: str) -> Callable[[], Path | None]:
-    """Finds the command of that name in the environment of that name, if it is whole."""
+    """Returns a function that finds the command in its environment; None if it is missing or incomplete."""
 
     def find() -> Path | None:
         path = ENVIRONMENTS / name / "bin" / name
@@ -35,12 +34,12 @@ def program(name: str) -> Callable[[], Path | None]:
 
 
 def versions(name: str) -> str:
-    """The first pin: the gateway's own."""
+    """The first pin, which is the gateway itself."""
     return _pins(name)[0]
 
 
 def make(name: str, say: Say) -> bool:
-    """Make the environment unless it is there; False, with a word, where it cannot be."""
+    """Make the environment unless it exists. Returns False and reports why if that fails."""
     if _stamp(name) == _wanted(name):
         return True
     folder = ENVIRONMENTS / name
@@ -60,7 +59,7 @@ def make(name: str, say: Say) -> bool:
 
 
 def _run(step: list[str]) -> str:
-    """Why it failed; empty if it did not."""
+    """Runs a command. Returns why it failed; empty if it succeeded."""
     try:
         done = subprocess.run(step, capture_output=True, text=True, check=False, timeout=INSTALL_WITHIN_S)
     except subprocess.TimeoutExpired:

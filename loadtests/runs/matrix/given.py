@@ -1,4 +1,4 @@
-"""A stack that runs already, as the user names it: its router, its workers, and what those say of themselves."""
+"""A running stack that the user names: its router, its workers, and their shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.cli.config import METRICS_OFFSET
 
 
 class Attached(Process):
-    """A process of the stack that we did not start: known by its id, never stopped by us."""
+    """A process that this program did not start: known by its id, and never stopped."""
 
     def __init__(self, name: str, pid: int, folder: Path) -> None:
         super().__init__(name, (), {}, folder)
@@ -31,21 +31,21 @@ class Attached(Process):
         return psutil.pid_exists(self._pid)
 
     async def stop(self) -> None:
-        """Whoever started it stops it."""
+        """Does nothing: it belongs to the user."""
 
 
 async def running(router_url: str, worker_urls: Sequence[str], folder: Path) -> Stand:
-    """A stack that runs: its metrics listen 1000 above. Raises StandError if a part of it does not answer."""
+    """The running stack; metrics listen 1000 above each port. Raises StandError if a part does not answer."""
     shape = await asyncio.to_thread(_announced, worker_urls)
     workers = [_server(f"worker-{number}", url, folder) for number, url in enumerate(worker_urls)]
     return Stand(shape, folder, workers, _server("router", router_url, folder))
 
 
 def _announced(worker_urls: Sequence[str]) -> Shape:
-    """The workers' own word for their slots and their step. They are taken to be equal."""
-    told = [json.loads(get(f"{url}/status")) for url in worker_urls]
-    step_ms = float(told[0].get("full_step_ms") or told[0]["step_ms"])
-    return Shape(len(told), int(told[0]["slots"]), step_ms)
+    """The shape that the workers report. They are assumed to be equal."""
+    status = [json.loads(get(f"{url}/status")) for url in worker_urls]
+    step_ms = float(status[0].get("full_step_ms") or status[0]["step_ms"])
+    return Shape(len(status), int(status[0]["slots"]), step_ms)
 
 
 def _server(name: str, url: str, folder: Path) -> Server:
@@ -55,9 +55,8 @@ def _server(name: str, url: str, folder: Path) -> Server:
 
 
 def _listening(port: int) -> int:
-    """The id of the process that listens there. Raises StandError where that cannot be seen."""
     for connection in psutil.net_connections("tcp"):
         listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
         if listens and connection.pid:
             return int(connection.pid)
-    raise StandError(f"no process of this machine's is seen to listen on port {port}")
+    raise StandError(f"no process of this machine is visible that listens on port {port}")

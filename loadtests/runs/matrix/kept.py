@@ -1,34 +1,30 @@
-"""What has been measured so far, in a file: a run that is interrupted goes on where it was.
+"""The results so far, in a file, so that an interrupted run resumes.
 
-Kept is what was measured on the code that is here now, at the same pace. What was measured on other code would make a
-page of two programs, so it is dropped, with a word.
+Results of other code or at another pace are dropped, with a message: they must not be mixed on one page.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from loadtests.paths import ROOT
+from loadtests.report.progress import Say
 from loadtests.runs.matrix.cell import Cell, Series
 from loadtests.runs.matrix.simulated import Simulated
 from loadtests.simulator.promises import Values
 
 WHAT_COUNTS = ("services", "loadtests")
 PARTS = ("cells", "simulated", "promised")
-"""Of the series, with an entry for each thing that was played."""
+"""The fields of the series with an entry for each play."""
 
 
 def code(root: Path = ROOT) -> str:
-    """Which code is measured: a digest of the files of services and load tests, as they stand.
-
-    Of their bytes alone, committed or not: a commit of documents or of tests changes nothing, and neither does
-    committing what was measured. A page in these folders is a document too.
-    """
+    """A digest of the files in services and loadtests as they are on disk, without documents (`.md`)."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in WHAT_COUNTS for path in (root / folder).rglob("*") if _counts(path)):
         content = path.read_bytes()
@@ -41,7 +37,7 @@ def _counts(path: Path) -> bool:
 
 
 def read(path: Path) -> Series | None:
-    """What stands in the file; None where there is none that can be read."""
+    """The series in the file; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Series)
     except (OSError, msgspec.MsgspecError):
@@ -49,16 +45,16 @@ def read(path: Path) -> Series | None:
 
 
 class Kept:
-    """The series, and its file beside it: written whole after every cell, so that a crash loses one."""
+    """The series and its file, which is replaced after every cell, so that a crash loses at most one."""
 
-    def __init__(self, path: Path, fresh: Series, say: Callable[[str], None], *, forget: bool = False) -> None:
+    def __init__(self, path: Path, fresh: Series, say: Say, *, forget: bool = False) -> None:
         self._path = path
         self.series = fresh
         if forget or not path.exists():
             return
         before = read(path)
         if before is None:
-            say(f"{path} cannot be read: all is played again.")
+            say(f"{path} cannot be read: everything is played again.")
             return
         if (before.code, before.quick) != (fresh.code, fresh.quick):
             say(f"{path} holds {len(before.cells)} results of other code or of another length: they are not used.")
@@ -67,28 +63,25 @@ class Kept:
             setattr(self.series, part, getattr(before, part))
 
     def has(self, key: str) -> bool:
-        """Whether it was played and could be."""
+        """Whether it was played without a fault."""
         cell = self.series.cells.get(key)
         return cell is not None and not cell.fault
 
     def keep(self, cell: Cell) -> None:
-        """Write it down now."""
         self.series.cells[cell.key] = cell
         write(self._path, self.series)
 
     def keep_simulated(self, scenario: str, found: Simulated) -> None:
-        """The same, of a scenario that was simulated."""
         self.series.simulated[scenario] = found
         write(self._path, self.series)
 
     def keep_promised(self, case: str, found: dict[str, Values]) -> None:
-        """The same, of a case of the simulator's promises."""
         self.series.promised[case] = found
         write(self._path, self.series)
 
 
 def encoded(series: Series) -> bytes:
-    """As JSON, with a line for each thing that was played, so that a difference of two runs can be read."""
+    """The series as JSON, one line for each play, so that two runs can be compared by line."""
     bare = msgspec.json.encode(msgspec.structs.replace(series, **{part: {} for part in PARTS}))
     head = bare.removesuffix(b",".join(b'"%b":{}' % part.encode() for part in PARTS) + b"}")
     return head + b",".join(b'"%b":%b' % (part.encode(), _lines(getattr(series, part))) for part in PARTS) + b"}\n"
@@ -100,7 +93,7 @@ def _lines(entries: Mapping[str, object]) -> bytes:
 
 
 def write(path: Path, series: Series) -> None:
-    """The old file or the new one, never half of either."""
+    """Replaces the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_bytes(encoded(series))

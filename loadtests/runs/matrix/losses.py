@@ -1,7 +1,6 @@
-"""Where Weir loses: every figure in which another subject before the same workers was better, by more than noise.
+"""Every figure in which another subject before the same workers was better than Weir, by more than noise.
 
-Found by comparison, not chosen. Beside each stands what the other's goodput was: a subject that answers next to nothing
-is easily fast.
+Each has the other's goodput, since a subject that answers almost nothing is easily fast.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from loadtests.report.figure import told
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Row, Series
 from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject
+from loadtests.runs.matrix.targets import BASELINE
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure that can be compared. `noise`: a smaller difference says nothing; as a share, or in its own unit."""
+    """A comparable figure. Differences below `noise` (in its unit) plus `noise_share` of Weir's value do not count."""
 
     name: str
     unit: str
@@ -27,14 +27,13 @@ class Measure:
     noise: float = 0.0
 
     def better(self, theirs: Row, ours: Row) -> bool:
-        """Whether theirs is, by more than noise. A gateway that answers nothing is better in nothing."""
+        """Whether theirs is better by more than noise. A gateway without answers is never better."""
         if not theirs.answers_per_s:
             return False
         by = self.of(theirs) - self.of(ours) if self.more_is_better else self.of(ours) - self.of(theirs)
         return by > self.noise + self.noise_share * abs(self.of(ours))
 
 
-BASELINE = "baseline"
 MEASURES = (
     Measure("answers on time a second", "", lambda row: row.on_time_per_s, True, noise_share=0.03),
     Measure("goodput / capacity", "", lambda row: row.goodput, True, noise=0.03),
@@ -48,8 +47,6 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One figure of one row."""
-
     scenario: str
     what: str
     ours: str
@@ -59,7 +56,6 @@ class Loss:
 
 
 def losses(series: Series, cases: Mapping[str, Case]) -> list[Loss]:
-    """All of them, in the order of the scenarios."""
     return list(_losses(series, cases))
 
 
@@ -88,7 +84,6 @@ def _of_rows(title: str, ours: Row, theirs: Row, subject: Subject) -> Iterator[L
 
 
 def _processor(series: Series, case: Case) -> Iterator[Loss]:
-    """What a request costs in front of the workers; only other programs are compared."""
     ours = series.cell(case.name, WEIR.name)
     for subject in SUBJECTS:
         theirs = None if subject.is_router else series.cell(case.name, subject.name)

@@ -1,4 +1,4 @@
-"""The page docs/results/matrix.md, from the series and nothing else."""
+"""The page docs/results/matrix.md, made from the series alone."""
 
 from __future__ import annotations
 
@@ -23,36 +23,34 @@ HEAD = """\
 
 {subjects}
 
-Each of the others runs with [its configuration](../../loadtests/runs/matrix/configs), which says where it comes from.
+Every other gateway runs with [its configuration](../../loadtests/runs/matrix/configs), which names its sources.
 Versions: {versions}.
 
-The client is an open loop: arrivals do not wait for answers, and latency counts from the moment at which a request
-should have been sent. Every subject is asked the same bytes at the same times: a chat completion with its tenant's key
-and its deadline, for those that read them. Loads are multiples of the capacity, which a closed loop with one client for
-each slot finds at the workers themselves before each scenario. Clients leave a quarter of a second after their deadline
-where nothing else is said. What arrives in the first and the last three seconds does not count. A scenario is
-[a file](../../loadtests/scenarios), and so is what must hold.
+The client is an open loop: arrivals do not wait for answers, and latency counts from the intended send time. Every
+subject gets the same bytes at the same times: a chat completion with its tenant's key and its deadline, for those that
+read them. Loads are multiples of the capacity, which a closed loop with one client for each slot measures at the
+workers themselves before each scenario. Unless stated otherwise, clients disconnect a quarter of a second after their
+deadline. Arrivals in the first and the last three seconds do not count. Each scenario and its targets are
+[a file](../../loadtests/scenarios).
 
 {pictures}
 """
 
 
 READ_ON = (
-    "Each is below ([on processes](#targets), [in the simulator](#promises-in-the-simulator)), and so is [where Weir "
-    "loses](#where-weir-loses). How to read such figures, and how not "
-    "to be fooled by them: [load testing](../load-testing.md)."
+    "The targets are below ([on processes](#targets), [in the simulator](#promises-in-the-simulator)), and so is "
+    "[where Weir loses](#where-weir-loses). How to interpret such figures: [load testing](../load-testing.md)."
 )
 OWN = (
-    "Simulated workers, most often two of 8 slots and 80 ms with 10 % jitter. They speak the router's protocol and "
-    "OpenAI's; what would wait behind more than they hold they refuse."
+    "Simulated workers, usually two of 8 slots and 80 ms with 10 % jitter. They speak the router's protocol and "
+    "OpenAI's, and refuse requests beyond what they hold."
 )
-GIVEN = "A stack that ran already: {}. Where it is in lab mode, it may cut any answer."
-WAYS = "Who stands before these workers:"
+GIVEN = "A stack that was already running: {}. In lab mode it may cut any answer."
+WAYS = "The subjects before these workers:"
 QUICK = "**A quick series: it tests the machinery, and its figures mean nothing.** "
 
 
 def summary(series: Series, cases: Mapping[str, Case]) -> str:
-    """For the terminal."""
     faults = [
         f"{cell.scenario} ({cell.subject}): {cell.fault.splitlines()[0]}"
         for cell in series.cells.values()
@@ -69,7 +67,7 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
 
 
 def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str, str]]) -> str:
-    """The whole page; pictures are names beside it, and what they show."""
+    """The whole page. `pictures`: names of files beside it, and their descriptions."""
     promises = targets.promises(series, cases)
     everything = {**promises, **promised.figures(series)}
     judged = held(chain.from_iterable(everything.values()))
@@ -81,7 +79,7 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
             summary=wrapped(f"{QUICK if series.quick else ''}{judged} {READ_ON}"),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
             subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
-            versions=series.versions or "no other gateway is installed there",
+            versions=series.versions or "no other gateway is installed",
             pictures="\n\n".join(shown),
         ),
         "## In short\n",
@@ -106,12 +104,12 @@ def _played(series: Series) -> list[Subject]:
 
 def _targets(promises: Mapping[str, Sequence[Figure]]) -> Iterator[str]:
     yield "## Targets\n"
-    yield "Of Weir with its default settings; a scenario's file names its own.\n"
+    yield "Targets of Weir with its default settings, from each scenario's file.\n"
     yield from parts_table(promises, part="Scenario")
     yield ""
     yield wrapped(
-        "That nothing is lost, doubled or mixed up while parts are killed, and that memory stays flat, has commands "
-        "and pages of its own: `make integrity`, `make soak`."
+        "That no request is lost, doubled or mixed up while processes are killed, and that memory stays flat, is "
+        "tested by other commands with their own pages: `make integrity`, `make soak`."
     )
     yield ""
 
@@ -120,12 +118,11 @@ def _losing(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
     yield "## Where Weir loses\n"
     found = losses(series, cases)
     if not found:
-        yield "In no figure of this run another subject was better by more than noise.\n"
+        yield "In no figure of this run was another subject better by more than noise.\n"
         return
     yield wrapped(
-        "Every figure of this run in which another subject was better by more than noise; none was left out, and none "
-        "chosen. The last column is the other's goodput meanwhile: a gateway that answers next to nothing is easily "
-        "fast."
+        "Every figure of this run in which another subject was better by more than noise, without selection. The last "
+        "column is the other's goodput in the same load: a gateway that answers almost nothing is easily fast."
     )
     yield ""
     columns = ("scenario", "figure", "Weir:", "better", ":", "its goodput:")
@@ -142,16 +139,16 @@ def _losing(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
 WHY = """\
 Three reasons are by design:
 
-- **Weir shares work, not requests.** Where small and big requests compete it gives each tenant its share of the tokens,
-  which is fewer answers than serving the small ones first would be.
-- **Weir refuses on a prediction.** Who would have been answered in time by luck is refused with those who would not.
-  Near the capacity, and where short bursts pass by themselves, a plain queue answers some of them.
+- **Weir shares work, not requests.** If small and big requests compete, each tenant gets its share of the tokens. That
+  is fewer answers than serving the small ones first.
+- **Weir rejects on a prediction.** A request that would have been answered in time by luck is rejected with the others.
+  Near the capacity, and in short bursts, a plain queue answers some of them.
 - **Weir does more for each request than a proxy**, in a slower language. It costs processor time and a little latency
-  while there is room for everybody.
+  even without overload.
 
-A queue whose bound or timeout was tuned to the service time and to the one deadline that everybody has, as HAProxy's is
-here, holds the goodput as well. It has to be tuned again when either changes, refuses after the wait and not before
-it, and can promise nothing to the tenant or the deadline that is unlike the others.
+A queue whose limit or timeout is tuned to the service time and to one common deadline, as HAProxy's is here, holds the
+goodput as well. It needs new tuning when either changes, rejects after the wait instead of before it, and cannot
+protect a tenant or a deadline that differs from the others.
 """
 
 
@@ -160,11 +157,11 @@ def _believing(series: Series) -> Iterator[str]:
     if not played:
         return
     late, others = max(cell.client_late for cell in played), max(cell.others for cell in played)
-    yield "## How far to believe it\n"
+    yield "## How reliable the figures are\n"
     yield wrapped(
         f"Client, gateway and workers share the machine. In the worst of these runs the client sent {percent(late)} "
-        f"of its requests over 20 ms late, and programs that are none of ours used {percent(others)} of the machine. "
+        f"of its requests over 20 ms late, and unrelated programs used {percent(others)} of the machine. "
         f"A run in which the client was late for more than 5 % is played once more, and marked † if it still was: "
         f"{sum(not cell.believable for cell in played)} of {len(played)} are. Each scenario lasts "
-        "seconds, and was played once: differences of a few per cent say nothing."
+        "seconds and was played once, so differences of a few per cent are not significant."
     )

@@ -1,4 +1,4 @@
-"""The pictures beside the page, each in light and in dark, drawn from the series alone."""
+"""The pictures beside the page, each for light and dark pages, drawn from the series alone."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from loadtests.runs.matrix.subjects import TITLES, WEIR
 from loadtests.runs.matrix.targets import is_of
 
 SWEEP = ("baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x")
-SPREADS = (*SWEEP, "noisy_neighbour", "degradation", "bursty")  # those in which all have one deadline
+SPREADS = (*SWEEP, "noisy_neighbour", "degradation", "bursty")  # scenarios with a single deadline
 MARKERS = dict(zip(TITLES, "oHs^DvPX*", strict=True))
-THOSE_BESIDE = (
+NEIGHBOURS = (
     ("noisy_neighbour", "small", "a fifth of the capacity\nbeside fifty times it"),
     ("mixed_deadlines", "impatient", "300 ms deadlines\nbeside 3 s ones at 3x"),
     ("mixed_sizes", "big", "big answers at 1x\nbeside small ones at 3x"),
@@ -30,7 +30,7 @@ Paint = Callable[[Series, Mapping[str, Case], Theme], Figure | None]
 
 
 def draw(series: Series, cases: Mapping[str, Case], folder: Path) -> Iterator[tuple[str, str]]:
-    """Names of the pictures, and what they show. One of which nothing was measured is left out."""
+    """Draws the pictures and yields their names and descriptions. Pictures without data are left out."""
     for name, shows, paint in PICTURES:
         painted = False
         for theme, ending in ((LIGHT, ".svg"), (DARK, "-dark.svg")):
@@ -44,13 +44,12 @@ def draw(series: Series, cases: Mapping[str, Case], folder: Path) -> Iterator[tu
 
 
 def _sweep(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
-    """Goodput and latency for each load."""
     lines = {name: [row for each in SWEEP if (row := series.row(each, name)) is not None] for name in TITLES}
     lines = {name: rows for name, rows in lines.items() if len(rows) > 1}
     if not lines:
         return None
     figure, axes = sheet(2, left=0.07, right=0.84)
-    headline(figure, theme, "Is the work done for somebody, and in time?", "Open loop, real processes, deadline 1 s.")
+    headline(figure, theme, "Is the work useful, and in time?", "Open loop, real processes, deadline 1 s.")
     drawn = strokes(list(lines), theme)
     sides: tuple[tuple[str, Callable[[Row], float]], ...] = (
         ("goodput / capacity", lambda row: row.goodput), ("p95 of the admitted / deadline", _of_deadline),
@@ -74,7 +73,7 @@ def _of_deadline(row: Row) -> float:
 
 
 def _over_time(name: str, what: str) -> Paint:
-    """Answers on time in each second, with the time of the trouble shaded."""
+    """Answers on time in each second, with the fault or phase shaded."""
 
     def paint(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
         found = {each: cell for each in TITLES if (cell := series.cell(name, each)) is not None and cell.seconds}
@@ -108,16 +107,15 @@ def _over_time(name: str, what: str) -> Paint:
 
 
 def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
-    """From the p50 to the p99 of the admitted, for each scenario and policy."""
     names = [name for name in SPREADS if name in cases and series.row(name, WEIR.name) is not None]
     if not names:
         return None
     height_in = 2.2 + 0.95 * len(names)
     figure, (axes,) = sheet(1, left=0.19, right=0.97, height_in=height_in, top_in=1.25)  # the legend has two lines
     note = (
-        "From the p50 (mark) over the p95 (bar) to the p99, as a share of the deadline. Let in and not answered counts."
+        "From the p50 (mark) over the p95 (bar) to the p99, as a share of the deadline. Admitted but unanswered counts."
     )
-    headline(figure, theme, "How long do those wait who are let in?", note)
+    headline(figure, theme, "How long do admitted requests take?", note)
     drawn, named = strokes(list(TITLES), theme), set[str]()
     for place, name in enumerate(names):
         having = [(each, row) for each in TITLES if (row := series.row(name, each)) is not None]
@@ -140,21 +138,20 @@ def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure 
 
 
 def _beside(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
-    """Who is answered on time beside somebody unlike them."""
-    shown = [each for each in THOSE_BESIDE if series.cell(each[0], WEIR.name) is not None]
+    shown = [each for each in NEIGHBOURS if series.cell(each[0], WEIR.name) is not None]
     if not shown:
         return None
     figure, (axes,) = sheet(1, left=0.23, right=0.95, height_in=1.4 + 1.5 * len(shown))
-    headline(figure, theme, "Who is answered on time beside somebody unlike them?", "Share of the tenant's requests.")
+    headline(figure, theme, "Which tenants are answered on time beside others?", "Share of the tenant's requests.")
     drawn = strokes(list(TITLES), theme)
     for place, (scenario, tenant, _) in enumerate(shown):
         shares = _shares(series, scenario, tenant)
         for index, (each, share) in enumerate(shares.items()):
             y = place + (index - (len(shares) - 1) / 2) * 0.85 / len(shares)
             axes.barh(y, share, height=0.75 / len(shares), color=drawn[each].color)
-            words = f"{TITLES[each]}, {100 * share:.0f} %"
-            axes.text(share + 0.01, y, words, va="center", fontsize=SMALL_PT - 2, color=theme.ink)
-    axes.set_yticks(range(len(shown)), labels=[words for _, _, words in shown])
+            label = f"{TITLES[each]}, {100 * share:.0f} %"
+            axes.text(share + 0.01, y, label, va="center", fontsize=SMALL_PT - 2, color=theme.ink)
+    axes.set_yticks(range(len(shown)), labels=[label for _, _, label in shown])
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(0, 1.25)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "100 %"])
@@ -176,7 +173,6 @@ def _line(axes: Axes, stroke: Stroke, xs: Sequence[float], ys: Sequence[float]) 
 
 
 def _names(axes: Axes, drawn: Mapping[str, Stroke], ends: Mapping[str, float], x: float, top: float) -> None:
-    """Each line is named at its end."""
     places = spread([min(value, top) for value in ends.values()], 0.05 * top, 0, top)
     for name, y in zip(ends, places, strict=True):
         weight = "bold" if drawn[name].is_first else "normal"
@@ -189,7 +185,7 @@ PICTURES: tuple[tuple[str, str, Paint], ...] = (
     ("matrix-burst", "Answers on time in each second of a burst of ten times the capacity, by subject.",
      _over_time("burst", "ten times the capacity")),
     ("matrix-retry-storm", "Answers on time in each second of a retry storm, by subject.",
-     _over_time("retry_storm", "the workers stand nearly still")),
+     _over_time("retry_storm", "the workers are almost stopped")),
     ("matrix-degradation", "Answers on time in each second while questions about documents rise to three times the "
      "capacity, with degradation and without.",
      _over_time("degradation_documents", "1.5, 2 and 3 times the capacity")),

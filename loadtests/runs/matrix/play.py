@@ -1,20 +1,20 @@
-"""One scenario, played by one subject: its loads, what is done to the workers meanwhile, and what is read off them.
+"""One scenario, played by one subject: its loads, the failures of its workers, and the figures of the whole run.
 
-Figures of the whole run, beside the rows of `reading`. Shares are of the distinct requests.
+Rows of the table are made by `reading`. Shares are of the distinct requests.
 
-    NAME_alone_p95_ms   p95 of the answers of a tenant that was measured alone first, in milliseconds
+    NAME_alone_p95_ms   p95 of the answers of a tenant that was first measured alone, in milliseconds
     on_time_before      share on time before the first trouble: a phase of the load, or a failure of workers
-    on_time_during      between the beginning of the first and the end of the last
-    on_time_after       from `settle_s` after the end of the last
-    after_over_before   the quotient of the two
+    on_time_during      share on time from the start of the first trouble to the end of the last
+    on_time_after       share on time from `settle_s` after the end of the last trouble
+    after_over_before   the ratio of the two
     back_after_s        seconds from the end of the last trouble until nine tenths of the share before are kept
-    dispatches          requests to workers, for each of a client's
-    attempts            tries of a client, for each request
+    dispatches          requests to workers, for each client request
+    attempts            attempts of a client, for each request
     late_answers        answers that were sent after their deadline
     hintless            invited retries without a hint
-    wasted              share of the workers' slot time that was spent on what was not delivered
-    failed_tries        tries that ended in no answer and no refusal
-    miscounted          tries that the router and the client count differently
+    wasted              share of the workers' slot time that produced nothing delivered
+    failed_tries        attempts that ended without an answer or a refusal
+    miscounted          attempts that the router and the client count differently
 """
 
 from __future__ import annotations
@@ -42,24 +42,22 @@ from loadtests.scenarios.model import Failure, Scenario
 
 CALM_S = 1.0
 BEFORE_FROM_S, UNTIL_END_S = 1.0, 1.0
-"""The time before a trouble counts from so long after the start, and the time after it to so long before the end."""
+"""The interval before a trouble begins so long after the start; the one after it ends so long before the end."""
 BACK = 0.9
 LOOK_S, STEP_S = 1.0, 0.1
-"""A moving second, moved by a tenth."""
+"""The length and the step of the moving window."""
 SLOW_WITHIN_S = 5.0
 
 
 @dataclass
 class Played:
-    """What came of it: rows of the table, the last run, and figures by name."""
-
     rows: list[Row]
     run: Run
     figures: dict[str, float]
 
 
 async def play(drill: Drill, case: Case, *, pace: float = 1.0, alone: bool = True) -> Played:
-    """Play it on the drill's stand. `alone`: tenants that the file wants measured alone are, first."""
+    """Play it on the drill's testbed. With `alone`, tenants that the file names are first measured alone."""
     scenario, tenants = case.scenario, tenants_of(case.scenario, drill.capacity)
     figures: dict[str, float] = {}
     for name in scenario.alone if alone else ():
@@ -81,19 +79,18 @@ async def _load(
 
 
 def rows(drill: Drill, case: Case, run: Run) -> list[Row]:
-    """Of the whole, and of each window."""
     scenario = case.scenario
     spans = {case.name: None} | {window.name: (window.from_s, window.until_s) for window in scenario.windows}
     return [
         reading.row(
-            name, drill, run, most_load(scenario, *(span or (0.0, scenario.duration_s))), span, scenario.quality
+            name, drill, run, peak_load(scenario, *(span or (0.0, scenario.duration_s))), span, scenario.quality
         )
         for name, span in spans.items()
     ]
 
 
-def most_load(scenario: Scenario, from_s: float, until_s: float) -> float:
-    """The greatest multiple of the capacity that is asked for between two seconds."""
+def peak_load(scenario: Scenario, from_s: float, until_s: float) -> float:
+    """The greatest multiple of the capacity that is offered between two seconds."""
     loads = [group.arrivals for group in scenario.tenants if isinstance(group.arrivals, Open)]
     changes = (second for arrivals in loads for second in arrivals.moments if from_s <= second < until_s)
     moments = (from_s, *changes)
@@ -101,7 +98,6 @@ def most_load(scenario: Scenario, from_s: float, until_s: float) -> float:
 
 
 def figures_of(scenario: Scenario, run: Run) -> dict[str, float]:
-    """Those of the whole run: see the module."""
     found = {
         "dispatches": run.used.meter.requests / max(1, run.figures.requests),
         "attempts": run.figures.all.attempts,
@@ -128,15 +124,11 @@ def figures_of(scenario: Scenario, run: Run) -> dict[str, float]:
 
 
 def failed_tries(figures: Figures) -> int:
-    """Tries that ended in no answer and no refusal."""
     return sum(count for ending, count in figures.tries.items() if ending.startswith(("failed:", "client_gave_up")))
 
 
 def back_after(ledger: Ledger, from_s: float, until_s: float, level: float) -> float:
-    """Seconds from `from_s` until every moving second has a share on time of `level`, up to `until_s`.
-
-    Where the share never comes back, all of the time counts.
-    """
+    """Seconds from `from_s` until every moving window has a share on time of `level`; all of them if it never does."""
     starts = [from_s + STEP_S * index for index in range(int((until_s - LOOK_S - from_s) / STEP_S) + 1)]
     good = [on_time_between(ledger, start, start + LOOK_S) >= level for start in starts]
     if not good or not good[-1]:
@@ -145,11 +137,11 @@ def back_after(ledger: Ledger, from_s: float, until_s: float, level: float) -> f
     return 0.0 if not bad else starts[bad[-1] + 1] - from_s
 
 
-# ---- what is done to workers
+# ---- failures of workers
 
 
 def trouble(scenario: Scenario) -> Trouble | None:
-    """All of the file's failures, in one task; None where it has none."""
+    """All failures of the file as one coroutine function; None without failures."""
     failures = [failure for group in scenario.workers for failure in group.failures]
     if not failures:
         return None
@@ -163,7 +155,7 @@ def trouble(scenario: Scenario) -> Trouble | None:
 
 
 async def _fail(stand: Stand, failure: Failure) -> Meter:
-    """One failure. Returns what workers had counted that are gone."""
+    """Inject one failure. Returns the counters of workers that were killed."""
     workers = stand.workers[: failure.workers]
     lasts_s = failure.until_s - failure.from_s
     await asyncio.sleep(START_IN_S + failure.from_s)
@@ -174,22 +166,20 @@ async def _fail(stand: Stand, failure: Failure) -> Meter:
 
 
 def make_slow(workers: list[Server], factor: float, for_s: float) -> None:
-    """They take so many times as long for a step, and heal by themselves. Raises OSError where one does not take it."""
+    """Make their steps `factor` times as long for `for_s` seconds. Raises OSError if a worker does not accept it."""
     for worker in workers:
         slow.put(worker.metrics_url.removesuffix("/metrics"), factor, for_s, within_s=SLOW_WITHIN_S)
 
 
 async def _frozen(workers: list[Server], lasts_s: float) -> Meter:
-    """Every one stops, and goes on as if nothing had been."""
-    with ExitStack() as still:
+    with ExitStack() as freezing:
         for worker in workers:
-            still.enter_context(frozen(worker.process.pid))
+            freezing.enter_context(frozen(worker.process.pid))
         await asyncio.sleep(lasts_s)
     return Meter()
 
 
 async def _killed(workers: list[Server], lasts_s: float) -> Meter:
-    """Every one dies, and another takes its place; the new ones count from 0."""
     counted = await meters.read(workers)
     for worker in workers:
         worker.process.kill()

@@ -1,6 +1,6 @@
-"""Playing the matrix: scenario by scenario, its workers and their capacity first, then every subject before them.
+"""Plays the matrix: for each scenario its workers and their capacity first, then every subject before them.
 
-Each result is kept as it comes. What goes wrong is told, and the next has its turn.
+Each result is kept at once. An error is reported, and the next subject is played.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from loadtests.load import capacity
 from loadtests.load.capacity import Capacity
 from loadtests.paths import ROOT
 from loadtests.report.console import why
+from loadtests.report.progress import Say
 from loadtests.runs.matrix.cases import Case, deadlines
 from loadtests.runs.matrix.cell import Cell
 from loadtests.runs.matrix.drill import Drill
@@ -31,28 +32,27 @@ from loadtests.runs.matrix.subjects import WEIR, Subject
 WORKER = "loadtests.runs.matrix.worker"
 CORPUS = ROOT / "docs" / "architecture"
 BUDGET = {"RETRIEVAL_BUDGET_MS": "500"}
-"""Of a retrieval: ample, so that the processors, which client, services and stores share, decide little."""
+"""A generous budget, since client, services and stores share the processors."""
 RETRIEVAL = {**BUDGET, "CACHE_TTL_S": "300"}
-MOST_PLAYS = 2
+MAX_PLAYS = 2
 CALM_WITHIN_S = 10.0
 MEASURE_S, WARM_UP_S = 3.0, 1.0
 MEASURED_SERVICES = 6
-"""The capacity is measured for as many answers one after the other at least."""
+"""The capacity is measured for at least as many service times."""
 WORKERS_START_S = 3.0
 OVERHEAD_S = 4.0
-"""Of each load: the subject starts, and the rest of a deadline is waited for."""
+"""Overhead of each load: the start of the subject, and the rest of a deadline."""
 SPARE_S = 180.0
 
-Say = Callable[[str], None]
 Keep = Callable[[Cell], None]
 Job = tuple[Case, Subject]
 Stands = Callable[[Case], AbstractAsyncContextManager[Stand]]
-"""Workers for a case, with nothing before them yet; or a stack that was given."""
+"""Workers for a case without a subject; or a given stack."""
 
 
 @asynccontextmanager
 async def workers_of(case: Case) -> AsyncIterator[Stand]:
-    """Processes of our own; with retrieval and its stores, where documents are asked about."""
+    """Starts workers, and retrieval with its stores if the case asks about documents."""
     async with AsyncExitStack() as leaving:
         made = await leaving.enter_async_context(stand(case.shape, case.tenants, router=False, worker=WORKER))
         if case.asks:
@@ -63,9 +63,9 @@ async def workers_of(case: Case) -> AsyncIterator[Stand]:
 
 @dataclass
 class Playing:
-    """One run of the command. `pace` shortens everything for a test of the machinery.
+    """One run of the command. `pace` shortens everything, for a test of the machinery.
 
-    `doing` and `takes_s` are for what tells how far it is: the job that is played, and how long all of them take.
+    `doing` and `takes_s` are for the progress report: the current job, and the estimated time of all.
     """
 
     stands: Stands
@@ -82,7 +82,6 @@ class Playing:
         self._began = perf_counter()
 
     async def all(self) -> None:
-        """Every job, in the order of the cases."""
         for case in dict.fromkeys(case for case, _ in self.jobs):
             self.say(f"\n{case.title}: {case.scenario.question}")
             subjects = [subject for each, subject in self.jobs if each is case]
@@ -98,16 +97,16 @@ class Playing:
         measured = await capacity.measure(made, seconds, WARM_UP_S * self.pace)
         self.say(f"  {made.shape}: {measured.per_s:.1f} answers/s, service p50 {measured.service_ms.p50:.0f} ms")
         for subject in subjects:
-            self.say(f"  {subject.title}  ({self._begun(case, subject)})")
+            self.say(f"  {subject.title}  ({self._position(case, subject)})")
             self.keep(await self._believable(made, case, subject, measured))
 
     async def _believable(self, made: Stand, case: Case, subject: Subject, measured: Capacity) -> Cell:
-        """Once, and once more where the client itself was late: such a run measured the machine."""
+        """Plays it once, and again if the client itself was late: such a run measured the machine."""
         cell = await self._played(made, case, subject, measured)
-        for plays in range(2, MOST_PLAYS + 1):
+        for plays in range(2, MAX_PLAYS + 1):
             if cell.fault or cell.believable or self.pace < 1:
                 break
-            self.say("    once more: the client itself was late")
+            self.say("    again: the client itself was late")
             await cpu.calm(CALM_WITHIN_S)
             again = await self._played(made, case, subject, measured)
             cell = cell if again.fault else msgspec.structs.replace(again, plays=plays)
@@ -116,22 +115,22 @@ class Playing:
     async def _played(self, made: Stand, case: Case, subject: Subject, measured: Capacity) -> Cell:
         staged = case.faster(self.pace)
         within_s = 3 * staged.seconds(alone=True) + SPARE_S
-        hand = deadlines(tenants_of(case.scenario, measured), made.shape)
+        limits = deadlines(tenants_of(case.scenario, measured), made.shape)
         try:
             async with (
                 asyncio.timeout(within_s),
-                subject.standing(made, case.tenants, case.may_be_cut, hand) as asked,
+                subject.standing(made, case.tenants, case.may_be_cut, limits) as asked,
             ):
                 drill = Drill(asked, measured, lambda text: self.say(f"  {text}"), subject.key, case.asks)
                 await drill.warm_up(case.tenants[0], subject.warm_up_s * self.pace)
                 done = await play(drill, staged, pace=self.pace, alone=subject is WEIR)
-                return self._told(case, subject, drill, done)
+                return self._cell(case, subject, drill, done)
         except TimeoutError:
             return self._failed(case, subject, f"not over after {within_s:.0f} s")
         except (OSError, RuntimeError, ExceptionGroup) as error:
             return self._failed(case, subject, why(error))
 
-    def _told(self, case: Case, subject: Subject, drill: Drill, done: Played) -> Cell:
+    def _cell(self, case: Case, subject: Subject, drill: Drill, done: Played) -> Cell:
         run = done.run
         return Cell(
             scenario=case.name,
@@ -153,8 +152,7 @@ class Playing:
         self.say(f"    could not be played: {fault.splitlines()[0]}")
         return Cell(case.name, subject.name, fault=fault, machine=self.machine)
 
-    def _begun(self, case: Case, subject: Subject) -> str:
-        """How many are left, this one included, and about how long they take."""
+    def _position(self, case: Case, subject: Subject) -> str:
         at = list(self.jobs).index((case, subject))
         left_s = planned_s(self.jobs[at:], self.pace)
         self.doing = f"{at + 1} of {len(self.jobs)}, {case.name} by {subject.title}"
@@ -163,12 +161,10 @@ class Playing:
 
 
 def planned_s(jobs: Sequence[Job], pace: float) -> float:
-    """How long they take, if none has to be played again."""
     loads = sum(case.seconds(alone=subject is WEIR) + CALM_S + OVERHEAD_S + subject.warm_up_s for case, subject in jobs)
     measuring = len({case.name for case, _ in jobs}) * (MEASURE_S + WARM_UP_S + WORKERS_START_S)
     return pace * (loads + measuring)
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

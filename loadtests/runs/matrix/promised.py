@@ -1,4 +1,4 @@
-"""The simulator's promises as a part of the matrix: what is missing is played, and the page has a table for each."""
+"""The simulator's promises as a part of the matrix: plays the missing cases, and makes a table for each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from loadtests.simulator import promises
 from loadtests.simulator.promises import OTHERS, Promise, Row
 
 ABOUT = """\
-What the scheduler alone is held to on a virtual clock, beside other policies: medians over four seeds, with the worst
-seed in brackets where it differs; the worst seed decides. A figure without a target is for the record. These figures
-repeat exactly, and show what the design reaches under the assumptions of [the simulator](../simulator.md), no more.
-Arrivals from second 3 to 3 s before the end count. Loads are multiples of the capacity that is measured in the same
-run."""
-COMMANDS = "Each case can be looked at alone:"
+Targets of the scheduler alone on a virtual clock, beside other policies: medians over four seeds, with the worst seed
+in brackets if it differs; the worst seed decides. A figure without a target is for the record. These figures repeat
+exactly, and show only what the design reaches under the assumptions of [the simulator](../simulator.md). Arrivals from
+second 3 to 3 s before the end count. Loads are multiples of the capacity that is measured in the same run."""
+COMMANDS = "Commands to play each case alone:"
 
 
 def play(store: Kept, traces: Sequence[Path], jobs: int, say: Say) -> None:
-    """Every case that is missing; each is kept as it ends."""
     replays = [promises.replay(trace) for trace in traces]
     made = promises.table().also(case.name for case in replays)
     missing = [case for case in (*made.cases, *replays) if case.name not in store.series.promised]
@@ -38,7 +36,7 @@ def play(store: Kept, traces: Sequence[Path], jobs: int, say: Say) -> None:
 
 
 def figures(series: Series) -> dict[str, list[Figure]]:
-    """Those with everything played that they need, by what they are about."""
+    """The figures whose cases have all been played, by the title of their row."""
     return {row.title: [each.figure(series.promised) for each in some] for row, some in _played(series)}
 
 
@@ -52,7 +50,6 @@ def _played(series: Series) -> Iterator[tuple[Row, list[Promise]]]:
 
 
 def section(series: Series) -> Iterator[str]:
-    """A table for each row, and how to see each case."""
     if not series.promised:
         return
     yield "## Promises in the simulator\n"
@@ -72,8 +69,8 @@ def section(series: Series) -> Iterator[str]:
 
 def _line(promise: Promise, series: Series) -> list[str]:
     figure = promise.figure(series.promised)
-    told = [promise.told(series.promised, policy) for policy in (promise.judged, *OTHERS)]
-    return [figure.name, told[0], figure.wanted, figure.verdict, *told[1:]]
+    values = [promise.told(series.promised, policy) for policy in (promise.judged, *OTHERS)]
+    return [figure.name, values[0], figure.wanted, figure.verdict, *values[1:]]
 
 
 def _command(case: promises.Case) -> str:

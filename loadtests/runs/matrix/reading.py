@@ -1,4 +1,4 @@
-"""From a load that was run to what is kept of it. Pure: the same ledger gives the same rows."""
+"""Makes table rows from a load that was run. Pure functions of the ledger."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from loadtests.runs.matrix.drill import Drill, Run
 from loadtests.simulator.fairness import index, max_min
 
 DROPPED = "refused:deadline_expired"
-"""Let in, and told at its deadline that it is too late."""
+"""Admitted, and rejected at the deadline."""
 EXCEEDED = "refused:deadline_exceeded"
-"""A 504: the deadline passed while a worker worked on it."""
+"""A 504: the deadline passed while a worker ran the request."""
 WITHOUT = ("", "none", "skipped")
-"""Sources of passages that gave none: it was not asked, it had no time, its level has none."""
+"""Sources without passages: none requested, no time left, or none at this level."""
 BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, HELD_BACK, LATE})
 
 
 def failed(ending: str) -> bool:
-    """A 5xx that is no refusal, a broken answer, a client that gave up, an answer after its deadline."""
+    """A 5xx that is no rejection, a broken answer, a client that gave up, or an answer after its deadline."""
     return ending.startswith("failed:") or ending in BROKEN
 
 
@@ -31,7 +31,7 @@ def refused(ending: str) -> bool:
 
 
 def admitted(asked: Asked) -> bool:
-    """It was let in: not refused at the door."""
+    """Whether it was admitted; a rejection at the deadline counts as admitted."""
     return not refused(asked.ending) or asked.ending == DROPPED
 
 
@@ -39,15 +39,15 @@ def row(
     name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, float] | None = None,
     quality: Sequence[float] = (1.0,),
 ) -> Row:  # fmt: skip
-    """A line of the table, of the requests that arrived in the window; the plan's own where none is given.
+    """A table row over the requests that arrived in the window; without one, in the plan's own.
 
-    `quality`: what an answer of each level is worth; the last stands for all deeper ones.
+    `quality`: the weight of an answer at each level; the last one also stands for deeper levels.
     """
     begin, end = window_s or run.plan.window
     rows = [each for each in run.ledger.rows if begin <= each.intended_s < end]
     refusals = [each for each in run.ledger.refusals if begin <= each.at_s < end]
     seconds = end - begin
-    told = share(rows, refusals, seconds)
+    total = share(rows, refusals, seconds)
     waited = quantiles(each.latency_s for each in rows if admitted(each))
     endings = [each.ending for each in rows]
     on_time = [each for each in rows if each.ending == ON_TIME]
@@ -55,26 +55,26 @@ def row(
     return Row(
         name=name,
         load=load,
-        asked_per_s=told.offered_per_s,
-        answers_per_s=told.answers_ms.count / seconds,
+        asked_per_s=total.offered_per_s,
+        answers_per_s=total.answers_ms.count / seconds,
         p50_ms=waited.p50,
         p95_ms=waited.p95,
         p99_ms=waited.p99,
         deadline_ms=max((each.deadline_ms for each in rows), default=0.0),
-        on_time=told.on_time,
+        on_time=total.on_time,
         refused=sum(map(refused, endings)) / count,
         dropped=endings.count(DROPPED) / count,
         failed=sum(map(failed, endings)) / count,
         exceeded=endings.count(EXCEEDED) / count,
-        on_time_per_s=told.goodput_per_s,
-        goodput=told.goodput_tokens_per_s / drill.capacity.tokens_per_s,
+        on_time_per_s=total.goodput_per_s,
+        goodput=total.goodput_tokens_per_s / drill.capacity.tokens_per_s,
         in_vain=in_vain(run),
-        refused_p50_ms=told.refusals_ms.p50,
-        refused_p99_ms=told.refusals_ms.p99,
+        refused_p50_ms=total.refusals_ms.p50,
+        refused_p99_ms=total.refusals_ms.p99,
         hinted=hinted(run.ledger.refusals),
-        cut=told.cut,
-        answers_p50_ms=told.answers_ms.p50,
-        answers_p95_ms=told.answers_ms.p95,
+        cut=total.cut,
+        answers_p50_ms=total.answers_ms.p50,
+        answers_p95_ms=total.answers_ms.p95,
         left=sum(each == GAVE_UP or each.startswith("failed:") for each in endings) / count,
         worth_per_s=sum(quality[min(each.level, len(quality) - 1)] for each in on_time) / seconds,
         with_passages=sum(each.source not in WITHOUT for each in on_time) / max(1, len(on_time)),
@@ -94,28 +94,23 @@ def _tenant(name: str, rows: Sequence[Asked], seconds: float) -> TenantRow:
 
 
 def in_vain(run: Run) -> float:
-    """Share of the tokens that workers wrote during the whole load which were in no answer on time."""
     useful = sum(each.tokens for each in run.ledger.rows if each.ending == ON_TIME)
     return max(0.0, 1 - useful / run.used.meter.tokens) if run.used.meter.tokens else 0.0
 
 
 def hinted(refusals: Sequence[Refusal]) -> float:
-    """Share of the refusals that say when to come back, of those where coming back could help.
-
-    A deadline that has passed, or that no wait would let a request meet, is none of those.
-    """
+    """Share of the refusals with a hint, without those for a deadline that no retry could meet."""
     useful = [each for each in refusals if each.should_retry or not each.code.startswith("deadline_")]
     return sum(each.hint_ms is not None for each in useful) / max(1, len(useful))
 
 
 def own_hints(refusals: Sequence[Refusal]) -> float:
-    """Share of the hints that differ from the commonest."""
     hints = [each.hint_ms for each in refusals if each.hint_ms is not None]
     return 1 - max(Counter(hints).values()) / len(hints) if hints else 0.0
 
 
 def fairness(rows: Sequence[Asked]) -> float | None:
-    """Jain's index of the tokens that tenants got on time, over their max-min fair shares of all that were got."""
+    """Jain's index of the tokens that tenants got on time over their max-min fair shares of the total."""
     asked: dict[str, float] = {}
     got: dict[str, float] = {}
     for each in rows:
@@ -129,7 +124,6 @@ def fairness(rows: Sequence[Asked]) -> float | None:
 
 
 def seconds(run: Run) -> list[Second]:
-    """What was sent in each second, and what ended in it."""
     counts = [[0, 0, 0, 0] for _ in range(int(run.plan.seconds) + 1)]
     for each in run.ledger.rows:
         _count(counts, each.intended_s, 0)

@@ -1,4 +1,4 @@
-"""The scenarios of the page: what each asks, its table with a line for each subject, and what it measures beside."""
+"""The scenarios of the page: question, table with a row for each subject, and further figures."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ COLUMNS = """\
 |---|---|
 | asked | requests a second, and as a multiple of the capacity; retries are not counted |
 | answered | answers with status 200 a second |
-| p50, p95, p99 | of the admitted, from the intended send time: answers, and what was let in but not answered |
-| refused | share of the requests; in brackets, of all, those that had been let in and were told at their deadline |
-| refused after | p50 of the time until a refusal |
-| failed | 5xx that are no refusals, such as 504 at the deadline; broken answers; clients who gave up; late answers |
-| goodput | tokens of answers on time over the capacity; longer answers than those it was measured with can pass 1 |
-| in vain | share of the tokens written by workers which were in no answer on time |
+| p50, p95, p99 | of the admitted, from the intended send time: answers, and admitted requests without an answer |
+| refused | share of the requests; in brackets those, of all, that were admitted and rejected at their deadline |
+| refused after | p50 of the time until a rejection |
+| failed | 5xx that are no rejections, such as 504 at the deadline; broken answers; client timeouts; late answers |
+| goodput | tokens of answers on time over the capacity; answers longer than those of the measurement can exceed 1 |
+| in vain | share of the workers' tokens that were in no answer on time |
 | fairness | Jain's index of the tokens that tenants got on time over their max-min fair shares: 1 is even |
 """
-MARKED = "† The client itself sent more than 5 % of this load over 20 ms late: it measured the machine.\n"
+MARKED = "† The client itself sent more than 5 % of this load over 20 ms late, so the run measured the machine.\n"
 
 
 def scenarios(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
@@ -40,9 +40,9 @@ def scenarios(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
 
 
 def _scenario(case: Case, cells: Sequence[Cell]) -> Iterator[str]:
-    told_of = case.scenario
+    scenario = case.scenario
     yield f"### {case.title}\n"
-    yield wrapped(" ".join([told_of.question, told_of.about, *told_of.watch])) + "\n"
+    yield wrapped(" ".join([scenario.question, scenario.about, *scenario.watch])) + "\n"
     yield f"`loadtests/scenarios/{case.name}.yaml`\n"
     names = list(dict.fromkeys(row.name for cell in cells for row in cell.rows))
     for name in names:
@@ -61,7 +61,6 @@ HEADER = (
 
 
 def _simulated(found: Simulated | None) -> Iterator[str]:
-    """The policies of the simulator below one another."""
     if found is None:
         return
     load = found.rows[0].load
@@ -111,17 +110,15 @@ def _line(case: Case, cell: Cell, row: Row | None) -> tuple[str, ...]:
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    """In lines of the documents' length."""
     return fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def percent(share: float) -> str:
-    """`0 %` is none at all."""
+    """A share as a percentage, with two digits below 1 %; `0 %` only for none."""
     return "0 %" if share == 0 else f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
-    """What a scenario measures beside the table."""
     firsts = {cell.subject: cell.rows[0] for cell in cells if cell.rows}
     lines = [*_groups(firsts), *_figures(cells)]
     for words, shown, value in (*ROWS, *(CUT if any(row.mean_level for row in firsts.values()) else ())):
@@ -136,7 +133,6 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _groups(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Each group of tenants, where there are several; of a group, the worst."""
     tenants = next((row.tenants for row in rows.values()), [])
     groups = list(dict.fromkeys(group_of(tenant.name) for tenant in tenants))
     for group in groups if len(groups) > 1 else ():
@@ -146,7 +142,7 @@ def _groups(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def group_of(tenant: str) -> str:
-    """`small` of `small-3`: several tenants of a group are numbered."""
+    """The group of a tenant: `small` for `small-3`, since several tenants of a group are numbered."""
     group, _, number = tenant.rpartition("-")
     return group if number.isdecimal() else tenant
 
@@ -154,28 +150,28 @@ def group_of(tenant: str) -> str:
 ROWS: tuple[tuple[str, Callable[[float], str], Callable[[Row], float]], ...] = (
     ("answers shorter than asked", lambda value: percent(value), lambda row: row.cut),
     ("clients that left without an answer", lambda value: percent(value), lambda row: row.left),
-    ("refusals with a time of their own to come back", lambda value: percent(value), lambda row: row.own_hints),
+    ("refusals with an individual hint", lambda value: percent(value), lambda row: row.own_hints),
     ("answers on time a second", lambda value: f"{value:.0f}", lambda row: row.on_time_per_s),
-    ("answers on time that were given passages", percent, lambda row: row.with_passages),
+    ("answers on time with passages", percent, lambda row: row.with_passages),
 )
 CUT: tuple[tuple[str, Callable[[float], str], Callable[[Row], float]], ...] = (
     ("answers on time a second, each by what its level is worth", lambda value: f"{value:.1f}",
      lambda row: row.worth_per_s),
     ("mean level of the answers on time", lambda value: f"{value:.1f}", lambda row: row.mean_level),
 )  # fmt: skip
-"""Where answers were cut."""
+"""Shown if answers were cut."""
 FIGURES = {
-    "back_after_s": ("nine tenths of the share on time are back, and stay, after", "s"),
-    "on_time_before": ("on time before the trouble", "%"),
+    "back_after_s": ("nine tenths of the share on time before are kept again after", "s"),
+    "on_time_before": ("on time before the fault", "%"),
     "on_time_during": ("on time during it", "%"),
     "on_time_after": ("on time after it", "%"),
-    "dispatches": ("requests to workers, for each of a client's", ""),
-    "attempts": ("tries of a client, for each request", ""),
+    "dispatches": ("requests to workers, for each client request", ""),
+    "attempts": ("attempts of a client, for each request", ""),
 }
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[str]:
-    """Of runs with a trouble; tries are told where there was more than one."""
+    """Figures of runs with a fault or a changing load, and the p95 of tenants that were also measured alone."""
     for name, (words, unit) in FIGURES.items():
         having = {cell.subject: cell.figures[name] for cell in cells if "back_after_s" in cell.figures}
         if having:

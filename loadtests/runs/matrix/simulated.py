@@ -1,4 +1,4 @@
-"""The same scenarios in the simulator: the scheduler alone on a virtual clock, beside policies that a file names."""
+"""The same scenarios in the simulator: the scheduler alone on a virtual clock, beside the policies of the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtests.simulator.targets import targets
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
-    """One policy; shares are of the distinct requests, means over the seeds. None: there was no sample."""
+    """One policy: shares of the distinct requests, averaged over the seeds; None without samples."""
 
     policy: str
     load: float | None
@@ -27,23 +27,22 @@ class PolicyRow(msgspec.Struct, frozen=True):
     refused: float | None
     in_vain: float | None
     groups: dict[str, float] = {}
-    """Share on time by group of tenants, where there are several."""
+    """Share on time of each group's worst tenant, if there are several groups."""
 
 
 class Simulated(msgspec.Struct, frozen=True):
-    """One scenario: its policies at the greatest load, and what Weir had to hold."""
+    """One scenario: its policies at the greatest load, and Weir's targets."""
 
     rows: list[PolicyRow]
     figures: list[Figure] = []
 
 
 def can(name: str) -> bool:
-    """Whether the simulator plays it."""
     return not reason_against(load_raw(find(name)), "simulator")
 
 
 def simulate(name: str, jobs: int) -> Simulated:
-    """Play it. Raises LabError where the file has a fault."""
+    """Play the scenario with `jobs` processes. Raises LabError if the file has a fault."""
     scenario = on_stage(name, "simulator")
     comparison = compare(name, scenario, execute(plan(scenario), jobs))
     rows = [_row(comparison, cell) for cell in comparison.at(comparison.loads[-1])]
@@ -65,7 +64,6 @@ def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
 
 
 def _groups(comparison: Comparison, cell: Cell) -> Iterator[tuple[str, float]]:
-    """The share on time of the worst tenant of each group."""
     groups = comparison.scenario.tenants
     for group in groups if len(groups) > 1 else ():
         share = cell.mean(least_on_time(comparison.scenario, group.name))

@@ -1,10 +1,10 @@
-"""A scenario for real processes: the shape of the workers, and a plan of the open loop for each tenant.
+"""A scenario for real processes: the shape of the workers, and an open-loop plan for each tenant.
 
-Worker time is what stays the same. A simulated worker takes a step for each token, and a step below a few milliseconds
-would cost more processor time than this machine has. So steps here last `STEP_S`: a request of the file that holds a
-slot for 80 ms becomes an answer of 8 tokens of 10 ms, and its prompt costs nothing. A recorded trace keeps its times,
-and its lengths become steps in the same way. Workers of the kind `steps` are simulated workers as they are, whose
-prompts cost what the file says: for a scenario in which prompts are what is cut.
+Worker time is preserved. A simulated worker takes one step for each token, and steps below a few milliseconds would
+cost too much processor time. So steps last `STEP_S`: a request that holds a slot for 80 ms becomes an answer of 8
+tokens of 10 ms, and its prompt costs nothing. A recorded trace keeps its times, and its lengths become steps in the
+same way. Workers of the kind `steps` are simulated as they are, and their prompts cost what the file says: this is for
+scenarios that cut prompts.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from services.cli.errors import LabError
 
 STEP_S = 0.010
 SPREAD = 0.12
-"""Of constant lengths, about their median. Sequences of one length that start together end together, for ever: a worker
-whose slots have fallen into step frees them all at once, and a newcomer waits for a whole service."""
-MOST_USUAL_STEPS = 40
-"""Longer answers would take too long where the capacity is measured."""
+"""Spread of constant lengths about their median. Equal sequences that start together end together, again and again: all
+slots of such a worker free at once, and a newcomer waits for a whole service."""
+MAX_USUAL_STEPS = 40
+"""Longer answers would make the measurement of the capacity too long."""
 LEAVES_AFTER_MS = 250.0
-"""Clients wait this much longer than their deadline where the file names no patience."""
+"""How long after its deadline a client disconnects if the file names no patience."""
 
 
 Service = Constant | LogNormal | Exponential
-"""How many steps requests of a group hold a slot."""
+"""The number of steps for which requests of a group hold a slot."""
 
 
 def shape_of(scenario: Scenario) -> Shape:
-    """The workers. Raises LabError for those that no simulated worker of this stage is."""
+    """The shape of the workers. Raises LabError for workers that this stage cannot simulate."""
     if len(scenario.workers) != 1:
         raise LabError("Real processes play one group of workers: put others into `stages`.")
     (group,) = scenario.workers
@@ -53,19 +53,18 @@ def shape_of(scenario: Scenario) -> Shape:
             group.per_sequence_ms, group.per_prefill_token_ms, round(prompt_of(first)),
         )  # fmt: skip
     if isinstance(first.arrivals, Trace):
-        usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
+        usual = min(mean_steps(first.arrivals, group), MAX_USUAL_STEPS)
     else:
         usual = service_of(first, group).median
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
 
 
 def prompt_of(tenant: TenantGroup) -> float:
-    """Tokens of a usual prompt, passages included."""
     return _typical(tenant.prompt_tokens) + _typical(tenant.context_tokens)
 
 
 def service_of(tenant: TenantGroup, workers: SlotWorkers | StepWorkers) -> Service:
-    """How many steps its requests take. Workers of the kind `steps` are played as they are: a step is a token."""
+    """The steps of its requests. Workers of the kind `steps` are played as they are: one step for each token."""
     answer = tenant.completion_tokens
     if isinstance(workers, StepWorkers):
         return constant(_constant(answer, f"{tenant.name}.completion_tokens"))
@@ -78,23 +77,23 @@ def service_of(tenant: TenantGroup, workers: SlotWorkers | StepWorkers) -> Servi
         case Constant():
             return spread(steps(answer.value))
         case LogNormal():
-            median, most = steps(answer.median), steps(min(answer.most, answer.p95 * 4))
-            return LogNormal(kind="log_normal", median=median, p95=max(median, steps(answer.p95)), most=math.ceil(most))
+            median, high = steps(answer.median), steps(min(answer.most, answer.p95 * 4))
+            return LogNormal(kind="log_normal", median=median, p95=max(median, steps(answer.p95)), most=math.ceil(high))
         case Exponential():
-            most = steps(min(answer.most, answer.mean * 10))
-            return Exponential(kind="exponential", mean=steps(answer.mean), most=math.ceil(most))
+            high = steps(min(answer.most, answer.mean * 10))
+            return Exponential(kind="exponential", mean=steps(answer.mean), most=math.ceil(high))
         case _:
             raise LabError(f"tenants.{tenant.name}.completion_tokens: real processes have no {answer.kind} lengths.")
 
 
 def spread(median: float) -> LogNormal:
-    """Lengths that would be constant, about their median."""
-    p95, most = median * math.exp(Z95 * SPREAD), math.ceil(2 * median)
-    return LogNormal(kind="log_normal", median=median, p95=p95, most=most)
+    """A log-normal spread about a constant length, at most twice the median."""
+    p95, high = median * math.exp(Z95 * SPREAD), math.ceil(2 * median)
+    return LogNormal(kind="log_normal", median=median, p95=p95, most=high)
 
 
 def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
-    """Who asks, at the capacity that was measured. Raises LabError."""
+    """The tenants at the measured capacity. Raises LabError."""
     (workers,) = scenario.workers
     return tuple(
         tenant
@@ -108,12 +107,11 @@ def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
 
 
 def names_of(scenario: Scenario) -> tuple[str, ...]:
-    """The tenants, as the tenants file has to know them."""
     return tuple(name for group in scenario.tenants for name in members(group))
 
 
 def members(group: TenantGroup) -> list[str]:
-    """One tenant has the group's name; several are numbered. Of a trace, each client may be one."""
+    """One tenant has the group's name; several are numbered. In a trace each client may be a tenant."""
     if isinstance(group.arrivals, Trace):
         clients = {row.client for row in group.arrivals.part().rows} if group.arrivals.by_client else {""}
         return sorted({recorded_name(group.name, client) for client in clients} | {f"{group.name}-{OTHERS}"})
@@ -121,7 +119,7 @@ def members(group: TenantGroup) -> list[str]:
 
 
 def troubles(scenario: Scenario) -> list[tuple[float, float]]:
-    """From when to when something is different: a phase of the load, or a failure of workers."""
+    """The (from, until) seconds of each phase of the load and of each failure of workers."""
     phases = [
         (phase.from_s, phase.until_s)
         for group in scenario.tenants
@@ -155,7 +153,7 @@ def _members(
 def _recorded(
     group: TenantGroup, trace: Trace, workers: SlotWorkers, capacity: Capacity, seconds: float
 ) -> Iterator[Tenant]:
-    """The tenants of a trace, at their recorded times, or so much faster that they ask for a multiple of capacity."""
+    """The tenants of a trace, at their recorded times, or scaled in time to a multiple of the capacity."""
     per_s = None if trace.load is None else trace.load * capacity.tokens_per_s / mean_steps(trace, workers)
     speed = {"load": None, "per_s": per_s, "time_scale": None if per_s else trace.time_scale}
     recording = Recording.model_validate(trace.model_dump() | speed)
@@ -175,20 +173,17 @@ def _recorded(
 
 
 def mean_steps(trace: Trace, workers: SlotWorkers) -> float:
-    """Of the trace's requests."""
     rows = trace.part().rows
     scale = trace.token_scale
     return fmean(steps_of(scale * row.prompt_tokens, scale * row.completion_tokens, workers) for row in rows)
 
 
 def steps_of(prompt_tokens: float, answer_tokens: float, workers: SlotWorkers) -> int:
-    """How many steps a request takes."""
     seconds = prompt_tokens / workers.prefill_tokens_per_s + answer_tokens * workers.s_per_token
     return min(max(1, round(seconds / STEP_S)), MAX_TOKENS)
 
 
 def _times(group: TenantGroup) -> tuple[float, float]:
-    """Deadline and patience, in milliseconds."""
     deadline_ms = 1000 * _constant(group.deadline_s, f"{group.name}.deadline_s")
     if group.patience_s is None:
         return deadline_ms, deadline_ms + LEAVES_AFTER_MS
@@ -196,7 +191,7 @@ def _times(group: TenantGroup) -> tuple[float, float]:
 
 
 def _arrivals(group: TenantGroup, capacity_per_s: float, seconds: float) -> tuple[str, float, list[Step]]:
-    """Their law, its coefficient of variation, and the rate from each second on, of the group together."""
+    """The arrival process, its coefficient of variation, and the rates of the whole group."""
     arrivals = group.arrivals
     if not isinstance(arrivals, Open):
         raise LabError(f"tenants.{group.name}.arrivals: real processes play no {arrivals.kind} arrivals here.")
@@ -207,7 +202,6 @@ def _arrivals(group: TenantGroup, capacity_per_s: float, seconds: float) -> tupl
 
 
 def _steps(arrivals: Open, rate: float, seconds: float) -> Iterator[Step]:
-    """The rate from each second on at which it changes."""
     from_s = 0.0
     for until_s, per_s in rates(arrivals, rate):
         yield Step(from_s, per_s)
@@ -223,7 +217,6 @@ def _retries(group: TenantGroup) -> Retries:
 
 
 def _typical(distribution: Distribution) -> float:
-    """Its median, or its mean."""
     match distribution:
         case Constant():
             return distribution.value

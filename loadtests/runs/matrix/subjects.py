@@ -1,9 +1,9 @@
-"""What stands before the workers: Scheduler, Weir with mechanisms switched off, or another gateway.
+"""What runs before the workers: Weir, Weir with mechanisms switched off, or another gateway.
 
-Every subject stands before the same workers and is asked the same bytes. The router's mechanisms are switched off as an
-operator does it (`POST /admin/policy`). Each other gateway has the configuration in `configs/` that its users would
-call fair. What a configuration takes from the load at hand is made here, by one rule for all (`values`): a worker gets
-as many requests as it has slots, as many again may wait, and no request waits longer than the service promises.
+Every subject has the same workers and gets the same bytes. The router's mechanisms are switched off as an operator does
+it (`POST /admin/policy`). Each other gateway has a configuration in `configs/` that its users would consider fair.
+`values` fills in what depends on the load, by one rule for all: a worker gets as many requests as it has slots, as many
+again may wait, and no request waits longer than the service promises.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from loadtests.internal import headers
 from loadtests.runs.matrix import environments
 
 CONFIGS = Path(__file__).with_name("configs")
-ALSO_IN = "/usr/sbin:/usr/local/sbin"  # where packages put it, and where PATH may not look
-LITELLM_KEY = "sk-bench-0f3c1e5b7a9d2468ace13579"  # it refuses to start with a key that is short or well known
+ALSO_IN = "/usr/sbin:/usr/local/sbin"  # where packages install it, and PATH may not look
+LITELLM_KEY = "sk-bench-0f3c1e5b7a9d2468ace13579"  # LiteLLM rejects keys that are short or well known
 READY_WITHIN_S = 150.0  # LiteLLM needs a dozen seconds of a core to start
 MECHANISMS = ("admission", "fairness", "cancellation")
 AT_REST_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.2
 WITHIN_S = 5.0
-WAIT_IN_SERVICES = 1.5  # what must be left of a deadline when its request leaves the queue
+WAIT_IN_SERVICES = 1.5  # time that must remain when a request leaves the queue, in service times
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """What is promised: the longest deadline of the service, and the shortest, in milliseconds."""
+    """The longest and the shortest deadline of the service, in milliseconds."""
 
     longest_ms: float
     shortest_ms: float
 
 
 def values(made: Stand, deadlines: Deadlines, port: int, other_port: int) -> dict[str, str]:
-    """What a configuration may name in `${}`; `other_port` is for health or metrics."""
+    """The values that a configuration may name in `${}`; `other_port` is for health or metrics."""
     shape = made.shape
     found = {
         "PORT": port,
@@ -57,7 +57,7 @@ def values(made: Stand, deadlines: Deadlines, port: int, other_port: int) -> dic
         "QUEUE_SIZE": shape.all_slots,
         "TENANT_LIMIT": shape.all_slots + shape.all_slots // 2,
         "ALL_TENANTS_QUEUE_SIZE": 2 * shape.all_slots,
-        "QUEUE_MS": f"{in_time_for_the_tightest(shape, deadlines):.0f}",
+        "QUEUE_MS": f"{queue_timeout_ms(shape, deadlines):.0f}",
         "LONGEST_S": max(1, round(deadlines.longest_ms / 1000)),
         "KEY": LITELLM_KEY,
         **{f"WORKER_{index}": worker.url for index, worker in enumerate(made.workers)},
@@ -65,14 +65,14 @@ def values(made: Stand, deadlines: Deadlines, port: int, other_port: int) -> dic
     return {name: str(value) for name, value in found.items()}
 
 
-def in_time_for_the_tightest(shape: Shape, deadlines: Deadlines) -> float:
+def queue_timeout_ms(shape: Shape, deadlines: Deadlines) -> float:
     """The longest wait, in milliseconds, that leaves the shortest deadline time for an answer."""
     return max(1.0, deadlines.shortest_ms - WAIT_IN_SERVICES * shape.service_s * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a gateway is run: a command line, settings, and where it says that it is ready."""
+    """How to run a gateway: its command line, environment, and the URL that answers once it is ready."""
 
     line: Sequence[str]
     ready_url: str
@@ -80,17 +80,17 @@ class Command:
 
 
 Build = Callable[[Path, Mapping[str, str], Path], Command]
-"""A command from the program, the values and a folder for files."""
+"""Makes a command from the program, the values, and a folder for files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One row of every table.
 
-    `off`: the router's mechanisms that are switched off. `cuts`: answers are cut where a scenario allows it. Of another
-    gateway: `program` finds what is run, `build` says how, `package` is what pip fetches for it, `key` is the one key
-    that it knows where it knows no tenants, and `warm_up_s` is how long a few requests go to it first, for what loads
-    parts of itself with the first ones.
+    `off`: mechanisms of the router that are switched off. `cuts`: answers are cut if a scenario allows it. For another
+    gateway: `program` finds its executable, `build` makes its command, `package` is its name for pip, `key` is its only
+    key if it knows no tenants, and `warm_up_s` is the duration of a few requests before the load, for gateways that
+    load parts of themselves late.
     """
 
     name: str
@@ -106,17 +106,16 @@ class Subject:
 
     @property
     def is_router(self) -> bool:
-        """Whether it is Weir's router, whole or not."""
         return self.program is None
 
     def plays(self, *, asks: bool, may_be_cut: bool) -> bool:
-        """Whether it says something: without cuts where answers may be cut, and of gateways none has documents."""
+        """Whether the scenario applies: no other gateway answers from documents, and `cuts` needs cuttable answers."""
         if asks and (self.off or not self.is_router):
             return False
         return self.cuts or may_be_cut
 
     def missing(self) -> str:
-        """Why it cannot be run here; empty where it can."""
+        """Why it cannot be run here; empty if it can."""
         if self.program is None or self.program() is not None:
             return ""
         return f"{self.title} is not installed"
@@ -125,10 +124,10 @@ class Subject:
     async def standing(
         self, made: Stand, tenants: Sequence[str], may_be_cut: frozenset[str], deadlines: Deadlines
     ) -> AsyncIterator[Stand]:
-        """It stands before the workers of a stand, and afterwards it does not.
+        """Runs it before the workers of a testbed, and stops it afterwards.
 
-        A stand that has a router is one that was given: that router is used, and is whole again afterwards.
-        Raises StandError or RuntimeError where it does not start.
+        If the testbed has a router already, that router is used, and has all mechanisms on again afterwards.
+        Raises StandError or RuntimeError if it does not start.
         """
         if made.router is not None:
             async with self._switched(made):
@@ -169,7 +168,7 @@ class Subject:
 
 
 def switch(stand: Stand, off: Sequence[str]) -> None:
-    """These mechanisms off, the others on. Raises OSError where the router does not do it."""
+    """Switches these mechanisms off and the others on. Raises OSError if the router does not."""
     body = json.dumps({name: name not in off for name in MECHANISMS}).encode()
     request = urllib.request.Request(
         f"{admin_url(stand)}/admin/policy", body, {"content-type": "application/json", **headers()}, method="POST"
@@ -179,7 +178,7 @@ def switch(stand: Stand, off: Sequence[str]) -> None:
 
 
 async def at_rest(stand: Stand) -> None:
-    """Until no request waits in the router or runs at a worker, so that no run begins in the backlog of another."""
+    """Waits up to AT_REST_WITHIN_S until no request waits or runs, so that no run starts with another's backlog."""
     end = monotonic() + AT_REST_WITHIN_S
     while monotonic() < end:
         state = json.loads(await asyncio.to_thread(get, f"{admin_url(stand)}/admin/state"))
@@ -189,7 +188,6 @@ async def at_rest(stand: Stand) -> None:
 
 
 def admin_url(stand: Stand) -> str:
-    """The router's metrics listener, which carries the operator's routes."""
     if stand.router is None:
         raise RuntimeError("this stand has no router")
     parts = urlsplit(stand.router.metrics_url)
@@ -197,19 +195,17 @@ def admin_url(stand: Stand) -> str:
 
 
 def haproxy() -> Path | None:
-    """Where it is installed."""
     found = shutil.which("haproxy") or shutil.which("haproxy", path=ALSO_IN)
     return None if found is None else Path(found)
 
 
 def haproxy_version(path: Path) -> str:
-    """`HAProxy version 2.6.12-1 ...`, as it says itself."""
-    said = subprocess.run([str(path), "-v"], capture_output=True, text=True, check=False).stdout
-    return " ".join(said.split()[:3]) or "HAProxy"
+    output = subprocess.run([str(path), "-v"], capture_output=True, text=True, check=False).stdout
+    return " ".join(output.split()[:3]) or "HAProxy"
 
 
 def haproxy_with(config: str) -> Build:
-    """HAProxy reads its values from the environment; a worker is a port to it."""
+    """HAProxy reads its values from the environment; workers are given as ports."""
 
     def build(program: Path, given: Mapping[str, str], folder: Path) -> Command:
         ports = {name: str(urlsplit(url).port) for name, url in given.items() if name.startswith("WORKER_")}
@@ -220,7 +216,7 @@ def haproxy_with(config: str) -> Build:
 
 
 def litellm(program: Path, given: Mapping[str, str], folder: Path) -> Command:
-    """Its own variables: `LITELLM_LOG=ERROR` as its documents advise, and no price list from the network."""
+    """Sets LiteLLM's variables: `LITELLM_LOG=ERROR` as its documentation advises, and no download of prices."""
     file = folder / "litellm.yaml"
     file.write_text(filled("litellm.yaml", given), encoding="utf-8")
     line = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", given["PORT"], "--num_workers", "1"]
@@ -229,8 +225,6 @@ def litellm(program: Path, given: Mapping[str, str], folder: Path) -> Command:
 
 
 def router_with(config: str) -> Build:
-    """vllm-router and sglang-router take arguments."""
-
     def build(program: Path, given: Mapping[str, str], folder: Path) -> Command:
         lines = (line.strip() for line in filled(config, given).splitlines())
         arguments = [line for line in lines if line and not line.startswith("#")]
@@ -240,25 +234,23 @@ def router_with(config: str) -> Build:
 
 
 def filled(config: str, given: Mapping[str, str]) -> str:
-    """A configuration with its values. Raises KeyError where one is missing."""
+    """A configuration with its values filled in. Raises KeyError if one is missing."""
     return Template((CONFIGS / config).read_text(encoding="utf-8")).substitute(given)
 
 
 WEIR = Subject("weir", "Weir", "the router with its default settings")
-WITHOUT_CUTS = Subject(
-    "no_degradation", "no degradation", "the same where nothing may be cut from an answer", cuts=False
-)
+WITHOUT_CUTS = Subject("no_degradation", "no degradation", "the same router, but no answer may be cut", cuts=False)
 SUBJECTS = (
     WEIR,
     WITHOUT_CUTS,
-    Subject("no_admission", "no admission", "the same without admission: no request is refused for its deadline; fair "
-            "queues, and what no client waits for is cancelled", off=("admission",)),
-    Subject("fifo", "bounded FIFO", "the same with all three mechanisms off: one queue of at most 256, first in, first "
-            "out", off=MECHANISMS),
-    Subject("haproxy", "HAProxy", "`maxconn` is a worker's slots, and `timeout queue` is tuned for each scenario by "
-            "somebody who knows its tightest deadline and the service time", program=haproxy,
+    Subject("no_admission", "no admission", "the same router without admission: no request is rejected for its "
+            "deadline; fair queueing and cancellation are on", off=("admission",)),
+    Subject("fifo", "bounded FIFO", "the same router with all three mechanisms off: one queue of at most 256, first "
+            "in, first out", off=MECHANISMS),
+    Subject("haproxy", "HAProxy", "`maxconn` is a worker's slots, and `timeout queue` is tuned for each scenario to "
+            "its tightest deadline and the service time", program=haproxy,
             build=haproxy_with("haproxy.cfg")),
-    Subject("haproxy_by_hand", "HAProxy by hand", "limits, order and refusals written for the very load",
+    Subject("haproxy_by_hand", "HAProxy by hand", "limits, order and rejections written for the specific load",
             program=haproxy, build=haproxy_with("haproxy_by_hand.cfg")),
     Subject("sglang-router", "sglang-router", "its concurrency limit and queue",
             program=environments.program("sglang-router"), build=router_with("sglang_router.args"),
@@ -272,7 +264,7 @@ TITLES = {subject.name: subject.title for subject in SUBJECTS}
 
 
 def versions() -> str:
-    """What the other gateways are, as they or their pins say."""
+    """The versions of the other gateways, from their programs or pins."""
     path = haproxy()
     fetched = [environments.versions(each.package) for each in SUBJECTS if each.package and not each.missing()]
     return ", ".join([*([haproxy_version(path)] if path else []), *fetched])

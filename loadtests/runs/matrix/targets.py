@@ -1,6 +1,6 @@
-"""What must hold, as figures with targets: what each scenario's file says, and what holds in all of them.
+"""Weir's targets as figures: those of each scenario's file, and those of all scenarios.
 
-Targets are Weir's. Figures of one row of the table are read here, those of a whole run are `play`'s.
+Figures of a table row are read here; `play` makes those of a whole run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadtests.scenarios.model import Must
 
 BASELINE = "baseline"
 LATE_SHARE = 0.05
-"""A run in which the client sent more of its requests late measured the machine."""
+"""Above this share of late requests a run measured the machine."""
 
 
 Read = Callable[[Cell, Row], float]
@@ -31,7 +31,6 @@ def _figure(name: str) -> Read:
 
 
 def _wait(name: str) -> Read:
-    """In service times."""
     return lambda cell, row: max(0.0, getattr(row, name) - cell.service_ms) / max(cell.service_ms, 1e-9)
 
 
@@ -54,20 +53,19 @@ READ: dict[str, Read] = {
     "wait_p50": _wait("p50_ms"),
     "wait_p95": _wait("p95_ms"),
 }
-"""Of all tenants together."""
+"""Figures of all tenants together."""
 OF_TENANTS = ("on_time", "p95_over_alone", "p95_less_alone_ms")
-"""Of one tenant, or of the worst of a group."""
+"""Figures of one tenant, or of a group's worst tenant."""
 ACROSS = ("p95_over_baseline", "worth_over_uncut")
-"""The p95 of the admitted over that of the scenario `baseline`; answers in worth over those where nothing is cut."""
+"""The p95 of the admitted over that of the scenario `baseline`; weighted answers over those of `no_degradation`."""
 
 
 def known(must: Must) -> bool:
-    """Whether this stage can read the figure."""
     return must.figure in (OF_TENANTS if must.of else (*READ, *ACROSS))
 
 
 def promises(series: Series, cases: Mapping[str, Case]) -> dict[str, list[Figure]]:
-    """Figures by the title of their scenario, and of all of them; those of which something was measured."""
+    """Figures by the title of their scenario, and those of all scenarios. Titles without data are left out."""
     made: dict[str, list[Figure]] = {}
     for name, case in cases.items():
         cell = series.cell(name, WEIR.name)
@@ -81,7 +79,7 @@ def promises(series: Series, cases: Mapping[str, Case]) -> dict[str, list[Figure
 
 
 def target(series: Series, cell: Cell, must: Must) -> Figure | None:
-    """The figure of a file's line; None where what it is compared with was not measured."""
+    """The figure of one target; None if its reference was not measured."""
     row = next((row for row in cell.rows if row.name == (must.window or cell.scenario)), None)
     if row is None:
         return None
@@ -121,29 +119,28 @@ def _of_tenants(cell: Cell, row: Row, must: Must) -> tuple[float, str] | None:
 
 
 def is_of(tenant: TenantRow, group: str) -> bool:
-    """Whether the tenant is the group's, or one of several."""
     return tenant.name == group or tenant.name.rpartition("-")[0] == group
 
 
 def _everywhere(series: Series, cases: Mapping[str, Case]) -> Iterator[Figure]:
-    """What holds in every scenario; of shares, the worst scenario's. Some only where no worker fails on purpose."""
+    """Targets over all scenarios; shares are the worst scenario's. Some exclude deliberate worker failures."""
     cells = {name: cell for name in cases if (cell := series.cell(name, WEIR.name)) is not None and cell.rows}
     if not cells:
         return
     yield at_most("answers sent after their deadline", sum(_all(cells, "late_answers")), 0)
     yield at_most("invited retries without a hint", sum(_all(cells, "hintless")), 0)
     late = max(cell.client_late for cell in cells.values())
-    yield at_most("requests that the client itself sent late, at worst", late, LATE_SHARE, "%")
+    yield at_most("requests that the client itself sent late, worst run", late, LATE_SHARE, "%")
     well = {name: cell for name, cell in cells.items() if not cases[name].hurts}
     if not well:
         return
-    for words, share, most in SHARES:
+    for label, share, limit in SHARES:
         worst = max(well, key=lambda name: max(share(row) for row in well[name].rows))
         value = max(share(row) for row in well[worst].rows)
-        yield at_most(words, value, most, "%", cases[worst].title if value else "")
-    yield at_most("wasted time of the workers' slots, at worst", max(_all(well, "wasted")), 0.01, "%")
-    yield at_most("tries that failed", sum(_all(well, "failed_tries")), 0)
-    yield at_most("tries that router and client count differently", sum(_all(well, "miscounted")), 0)
+        yield at_most(label, value, limit, "%", cases[worst].title if value else "")
+    yield at_most("wasted time of the workers' slots, worst run", max(_all(well, "wasted")), 0.01, "%")
+    yield at_most("attempts that failed", sum(_all(well, "failed_tries")), 0)
+    yield at_most("attempts that router and client count differently", sum(_all(well, "miscounted")), 0)
 
 
 def _all(cells: Mapping[str, Cell], name: str) -> list[float]:
@@ -151,12 +148,11 @@ def _all(cells: Mapping[str, Cell], name: str) -> list[float]:
 
 
 def _admitted(row: Row) -> float:
-    """Share of the requests that were let in."""
     return max(1e-9, 1 - row.refused + row.dropped)
 
 
 SHARES: tuple[tuple[str, Callable[[Row], float], float], ...] = (
-    ("let in, and missed after using a worker, at worst", lambda row: row.exceeded / _admitted(row), 0.01),
-    ("let in, and told at the deadline that it is late, at worst", lambda row: row.dropped / _admitted(row), 0.05),
-    ("failure rate at worst", lambda row: row.failed, 0.0),
+    ("admitted, and missed after using a worker, worst run", lambda row: row.exceeded / _admitted(row), 0.01),
+    ("admitted, and rejected at the deadline, worst run", lambda row: row.dropped / _admitted(row), 0.05),
+    ("failure rate, worst run", lambda row: row.failed, 0.0),
 )

@@ -1,8 +1,8 @@
-"""`python -m loadtests.runs.matrix.worker`: the simulated worker, which also answers POST /v1/chat/completions.
+"""`python -m loadtests.runs.matrix.worker`: the simulated worker, with POST /v1/chat/completions as well.
 
-Gateways for OpenAI-compatible servers stand before the very workers that Weir stands before: one engine, one line, one
-process, two doors. What such a server has not, this door has not: it is told no deadline, and its refusal has no hint.
-Whole answers only, since the loads ask for no others. Settings are a worker's own.
+Gateways for OpenAI-compatible servers use the same workers as Weir: one engine, one queue, one process, two interfaces.
+The OpenAI interface lacks what such servers lack: it gets no deadline, and its rejections have no hint. It has no
+streams, because the loads use none. The settings are those of a worker.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.job import Job
 
-NO_DEADLINE_MS = 120_000  # as long as a worker allows
+NO_DEADLINE_MS = 120_000  # the maximum of a worker
 DEFAULT_TOKENS = 256
-TENANT = "any"  # such a server does not know whose request it is
+TENANT = "any"  # OpenAI-compatible servers do not know the tenant
 
 
-class OpenAiDoor:
-    """The routes that a gateway for OpenAI-compatible servers asks for."""
-
+class OpenAiRoutes:
     def __init__(self, loop: EngineLoop, model: str) -> None:
         self._loop = loop
         self._model = model
@@ -57,20 +55,19 @@ class OpenAiDoor:
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": [model]}))
 
     async def about(self, exchange: Exchange) -> None:
-        told = {"model_path": self._model, "served_model_name": self._model, "is_generation": True}
-        await exchange.reply(200, msgspec.json.encode(told))
+        description = {"model_path": self._model, "served_model_name": self._model, "is_generation": True}
+        await exchange.reply(200, msgspec.json.encode(description))
 
     async def chat(self, exchange: Exchange) -> None:
-        """One whole answer; a client that leaves frees its slot."""
         asked = decode(exchange.body, ChatRequest)
         if asked.stream:
-            raise BadInput("stream: this door has whole answers only", "stream")
+            raise BadInput("stream: these routes have no streams", "stream")
         job = await self._submit(self._request(asked))
         exchange.on_gone(partial(self._loop.abandon, job))
         try:
             text = "".join(await job.stream.take())
         finally:
-            self._loop.abandon(job)  # changes nothing unless this handler was cut short
+            self._loop.abandon(job)  # has an effect only if this handler was interrupted
         ending = job.stream.ending
         if not isinstance(ending, Done):
             outcome, why = (Outcome.INTERNAL, "no ending") if ending is None else (ending.outcome, ending.message)
@@ -79,7 +76,7 @@ class OpenAiDoor:
         await exchange.reply(200, msgspec.json.encode(self._answer(job.id, text, ending)))
 
     async def _submit(self, request: GenerateRequest) -> Job:
-        """Without the worker's own hint where it is full: other servers give none."""
+        """Submits without the worker's hint when it is full: other servers give none."""
         try:
             return await self._loop.submit(request)
         except Refused as refused:
@@ -105,13 +102,13 @@ class OpenAiDoor:
 
 def _text(content: object) -> str:
     if not isinstance(content, str):
-        raise BadInput("messages: this door reads text only", "messages")
+        raise BadInput("messages: these routes read text only", "messages")
     return content
 
 
 def main() -> int:
     settings = load(WorkerSettings)
-    return run(lambda: build(settings, lambda loop, api: OpenAiDoor(loop, settings.announced_model).add_to(api)))
+    return run(lambda: build(settings, lambda loop, api: OpenAiRoutes(loop, settings.announced_model).add_to(api)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Everything that is made of the series: its JSON, the pictures, the page, and the README's table."""
+"""Writes the outputs of the series: JSON, pictures, the page, and the README's table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ NAME = "matrix"
 
 
 def publish(series: Series, cases: Mapping[str, Case], folder: Path, readme_path: Path | None) -> None:
-    """Into this folder; the README's table too where one is named."""
     folder.mkdir(parents=True, exist_ok=True)
     kept.write(folder / f"{NAME}.json", series)
     drawn = list(pictures.draw(series, cases, folder))

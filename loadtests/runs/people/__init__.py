@@ -1,4 +1,4 @@
-"""Every scenario with people, one after another, against a router that runs, as one page: docs/results/locust.md.
+"""Every Locust scenario in turn against a running router, as one page: docs/results/locust.md.
 
-playing (Locust, headless) + watching (what the router says meanwhile) -> page
+playing (Locust, headless) + watching (the router's metrics) -> page
 """

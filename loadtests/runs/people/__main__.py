@@ -1,6 +1,6 @@
-"""`make load-report`: every scenario with people against a router that runs, and docs/results/locust.md.
+"""`make load-report`: every Locust scenario against a running router, and docs/results/locust.md.
 
-Exit status: 0; 1 where a request failed; 2 where a scenario could not be played.
+Exit status: 0; 1 if a request failed; 2 if a scenario could not be played.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from loadtests.runs.people.page import result
 from loadtests.runs.people.playing import NotPlayed, Played, Wanted, play
 from loadtests.scenarios.people import load, names
 from loadtests.target import BEYOND, refusal
+from services.cli.config import METRICS_OFFSET
 
 NAME = "locust"
 KEPT = ROOT / "out" / "people"
 SERIES = "series.jsonl"
 HOST = "http://127.0.0.1:8000"
-METRICS_OFFSET = 1000
-"""`make up` puts the router's metrics listener so far above its port."""
 BESIDE_S = 8.0
-"""What a scenario takes beyond its own length: start, the last answers."""
+"""Time of a scenario beyond its own length: start, last answers."""
 
 
 def main() -> int:
-    """Play what is missing, and write the page where the series is whole."""
     given = _arguments()
     wanted = Wanted(given.host, given.metrics, given.prometheus, given.share, given.keys, given.beyond)
     known = names()
@@ -49,7 +47,7 @@ def main() -> int:
     found = {each.scenario: each for each in (msgspec.convert(row, Played) for row in record.rows)}
     missing = [name for name in chosen if name not in found]
     if done := len(chosen) - len(missing):
-        say(f"{done} of {len(chosen)} are kept from before.")
+        say(f"{done} of {len(chosen)} are kept from an earlier run.")
     try:
         found |= _played(missing, wanted, record)
     except NotPlayed as error:
@@ -57,22 +55,21 @@ def main() -> int:
         return NOT_MADE
     played = [found[name] for name in chosen]
     whole = chosen == known and given.share == 1 and given.host == HOST
-    told, folder = result(played), given.out or (RESULTS if whole else None)
-    publish(told, NAME, command=_command(), machine=together(each.machine for each in played), folder=folder)
-    return 0 if has_held(told) else NOT_HELD
+    outcome, folder = result(played), given.out or (RESULTS if whole else None)
+    publish(outcome, NAME, command=_command(), machine=together(each.machine for each in played), folder=folder)
+    return 0 if has_held(outcome) else NOT_HELD
 
 
 def _played(missing: list[str], wanted: Wanted, record: Record) -> dict[str, Played]:
-    """Each is kept as it ends. Raises NotPlayed."""
     lengths = {name: load(name).shortened(wanted.share).seconds for name in missing}
     found = {}
-    with progress("people", sum(lengths.values()) + len(missing) * BESIDE_S) as tell:
+    with progress("people", sum(lengths.values()) + len(missing) * BESIDE_S) as report:
         for number, (name, seconds) in enumerate(lengths.items(), start=1):
-            tell(f"{name}, {number} of {len(missing)}: {seconds:g} s")
-            played = found[name] = play(name, seconds, wanted, tell)
+            report(f"{name}, {number} of {len(missing)}: {seconds:g} s")
+            played = found[name] = play(name, seconds, wanted, report)
             record.add(msgspec.to_builtins(played))
             ends = ", ".join(f"{getattr(played, kind):,} {kind}" for kind in ("served", "refused", "failed"))
-            tell(f"{name}: {played.requests:,} requests, {ends}")
+            report(f"{name}: {played.requests:,} requests, {ends}")
     return found
 
 
@@ -87,11 +84,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--metrics", default="", help="its /metrics; default: a thousand ports above the host's")
     parser.add_argument("--prometheus", default="", help="ask this Prometheus instead of the router's own metrics")
     parser.add_argument(
-        "--only", action="append", metavar="SCENARIO", choices=names(), help="one of them; again for more"
+        "--only", action="append", metavar="SCENARIO", choices=names(), help="one scenario; may be repeated"
     )
-    parser.add_argument("--share", type=float, default=1.0, help="a share of every stage's time, from 0.01 to 1")
-    parser.add_argument("--fresh", action="store_true", help="play again what is kept")
-    parser.add_argument("--out", type=Path, help="write the page and the picture into this folder, and what is kept")
+    parser.add_argument("--share", type=float, default=1.0, help="scale every stage's time, from 0.01 to 1")
+    parser.add_argument("--fresh", action="store_true", help="play kept scenarios again")
+    parser.add_argument("--out", type=Path, help="write page, picture and kept results into this folder")
     parser.add_argument("--keys", default="", help="a file with a line `tenant: key` for each tenant")
     parser.add_argument(BEYOND, dest="beyond", action="store_true", help="load another machine, if --host names one")
     given = parser.parse_args()

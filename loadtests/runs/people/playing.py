@@ -1,4 +1,4 @@
-"""One scenario: Locust as a process, headless, and beside it what the router says of itself."""
+"""One scenario: Locust as a headless process, and the router's metrics beside it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from loadtests.target import BEYOND
 from services.cli.child import dies_with_parent
 
 ENDS_WITHIN_S = 180.0
-"""Beyond its own length: start, the last answers, and the page."""
+"""Time beyond the scenario's length: start, last answers, and the page."""
 LAST_LINES = 12
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """From when to when the scenario itself had slowed workers."""
+    """A time in which the scenario itself had slowed workers, in seconds."""
 
     from_s: float
     until_s: float
 
 
 class Played(msgspec.Struct, frozen=True):
-    """One scenario, as Locust counted it and as the router told it. Times in ms; None: nothing was answered."""
+    """One scenario, as Locust and the router counted it. Times in ms; None: nothing was answered."""
 
     scenario: str
     asks: str
@@ -58,12 +58,12 @@ class Played(msgspec.Struct, frozen=True):
 
 
 class NotPlayed(RuntimeError):
-    """Locust could not play it, or nothing was asked; the message has its last words."""
+    """Locust could not play the scenario, or sent no request. The message has its last lines."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Against whom, and how. `prometheus` empty: the router's own `metrics` are read."""
+    """The target and the options. With an empty `prometheus` the router's own `metrics` are read."""
 
     host: str
     metrics: str
@@ -73,55 +73,54 @@ class Wanted:
     beyond: bool = False
 
     def command(self, scenario: str, folder: Path) -> list[str]:
-        """What plays it."""
-        more = ["--keys", self.keys] if self.keys else []
+        keys = ["--keys", self.keys] if self.keys else []
         return [
             sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--headless", "--only-summary",
             "--loglevel", "WARNING", "--host", self.host, "--scenario", scenario, "--share", f"{self.share:g}",
-            "--out", str(folder), *more, *([BEYOND] if self.beyond else []),
+            "--out", str(folder), *keys, *([BEYOND] if self.beyond else []),
         ]  # fmt: skip
 
 
 def play(scenario: str, seconds: float, wanted: Wanted, say: Say) -> Played:
-    """Raises NotPlayed."""
+    """Play one scenario. Raises NotPlayed."""
     watching = Watching(wanted.metrics)
     with tempfile.TemporaryDirectory() as folder:
         watching.start()
         try:
-            words = _run(wanted.command(scenario, Path(folder)), seconds + ENDS_WITHIN_S)
+            output = _run(wanted.command(scenario, Path(folder)), seconds + ENDS_WITHIN_S)
         finally:
             watching.stop()
         try:
-            told = json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
+            summary = json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise NotPlayed(f"{scenario} was not played:\n{words}") from None
-    if not told["requests"]:
-        raise NotPlayed(f"{scenario}: nothing was asked:\n{words}")
-    return played(told, _samples(told, wanted, watching, say), machine.describe())
+            raise NotPlayed(f"{scenario} was not played:\n{output}") from None
+    if not summary["requests"]:
+        raise NotPlayed(f"{scenario}: no request was sent:\n{output}")
+    return played(summary, _samples(summary, wanted, watching, say), machine.describe())
 
 
-def played(told: Mapping[str, Any], samples: Sequence[Sample], on: str) -> Played:
-    """From Locust's summary.json, and what the router said; `on` is the machine."""
-    return msgspec.convert({**told, "samples": list(samples), "machine": on}, Played)
+def played(summary: Mapping[str, Any], samples: Sequence[Sample], on: str) -> Played:
+    """From Locust's summary.json and the router's samples; `on` is the machine."""
+    return msgspec.convert({**summary, "samples": list(samples), "machine": on}, Played)
 
 
-def _samples(told: Mapping[str, Any], wanted: Wanted, watching: Watching, say: Say) -> list[Sample]:
-    """Within the run. Raises NotPlayed where a Prometheus was named that tells nothing."""
-    began, seconds = told["began_at"], told["seconds"]
+def _samples(summary: Mapping[str, Any], wanted: Wanted, watching: Watching, say: Say) -> list[Sample]:
+    """The samples of the run. Raises NotPlayed if the named Prometheus has none."""
+    began, seconds = summary["began_at"], summary["seconds"]
     if not wanted.prometheus:
         found = [each for each in watching.since(began) if each.at_s <= seconds]
         if not found:
-            scenario = told["scenario"]
-            say(f"{wanted.metrics} told nothing of {scenario}: its columns stay empty (--metrics names another)")
+            scenario = summary["scenario"]
+            say(f"{wanted.metrics} has no metrics for {scenario}: its columns stay empty (--metrics names another)")
         return found
     try:
         return from_prometheus(wanted.prometheus, began, seconds)
     except (OSError, ValueError) as error:
-        raise NotPlayed(f"{wanted.prometheus} tells nothing of {told['scenario']}: {error}") from None
+        raise NotPlayed(f"{wanted.prometheus} has nothing about {summary['scenario']}: {error}") from None
 
 
 def _run(command: list[str], within_s: float) -> str:
-    """Its last words, when it has ended. A run that hangs is killed, and leaves no summary."""
+    """Runs it and returns its last lines. A run that hangs is killed, and leaves no summary."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

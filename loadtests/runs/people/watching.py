@@ -1,6 +1,6 @@
-"""What the router said of the same minutes: queue depth, refusals, degradation. Off its own /metrics, or Prometheus.
+"""The router's queue depth, rejections and degradation during a run, from its own /metrics or from Prometheus.
 
-Either gives the same numbers at the same moments: gauges as they stand, and counters from which a page takes rates.
+Both sources give the same numbers at the same moments: gauges as they are, and counters for rates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUERIES = {
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One look. `at_s` is in seconds since the run began; `refused` and `degraded` count up."""
+    """One sample. `at_s`: seconds since the run began; `refused` and `degraded` are counters."""
 
     at_s: float = 0.0
     waiting: float = 0.0
@@ -44,7 +44,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, at_s: float = 0.0) -> Sample:
-    """The router's metrics, in Prometheus' text format. Raises ValueError where they are no metrics of a router."""
+    """Parses the router's metrics (Prometheus text format). Raises ValueError if they are not a router's."""
     if "weir_inflight" not in text:
         raise ValueError("there is no weir_inflight: is it a router's metrics listener?")
     level = max(map(float, _LEVEL.findall(text)), default=0.0)
@@ -54,12 +54,12 @@ def parse(text: str, at_s: float = 0.0) -> Sample:
 
 
 def now() -> float:
-    """Seconds since 1970: what a Prometheus and Locust's own process agree on."""
+    """Seconds since 1970, the clock that Prometheus and the Locust process share."""
     return datetime.now(UTC).timestamp()
 
 
 def of_router(url: str) -> bytes:
-    """The router's metrics; with the token of the stack that runs here, which no other machine is shown."""
+    """The router's metrics. The local stack's token is sent to no other machine."""
     return plain(url) if is_beyond(url) else get(url)
 
 
@@ -70,7 +70,7 @@ def plain(url: str) -> bytes:
 
 
 class Watching:
-    """Looks once a second, in a thread, between `start` and `stop`. `missed`: looks that nothing answered."""
+    """Samples once a second in a thread, between `start` and `stop`. `missed`: samples without an answer."""
 
     def __init__(self, url: str, read: Callable[[str], bytes] = of_router) -> None:
         self._url = url
@@ -88,12 +88,10 @@ class Watching:
         self._thread.join()
 
     def since(self, began: float) -> list[Sample]:
-        """What was seen, by seconds since this moment (of `now`)."""
         found = (msgspec.structs.replace(each, at_s=round(each.at_s - began, 2)) for each in self._seen)
         return [each for each in found if each.at_s >= 0]
 
     def look(self) -> None:
-        """Once, now."""
         try:
             self._seen.append(parse(self._read(self._url).decode("utf-8", "replace"), now()))
         except (OSError, ValueError):
@@ -105,19 +103,19 @@ class Watching:
 
 
 def from_prometheus(url: str, began: float, seconds: float, read: Callable[[str], bytes] = plain) -> list[Sample]:
-    """The same from a Prometheus that watches the router. Raises OSError or ValueError."""
+    """The same samples from a Prometheus that scrapes the router. Raises OSError or ValueError."""
     series = {}
     for name, query in QUERIES.items():
-        asked = urlencode({"query": query, "start": began, "end": began + seconds, "step": EVERY_S})
-        series[name] = _values(read(f"{url.rstrip('/')}/api/v1/query_range?{asked}"), began)
+        query_string = urlencode({"query": query, "start": began, "end": began + seconds, "step": EVERY_S})
+        series[name] = _values(read(f"{url.rstrip('/')}/api/v1/query_range?{query_string}"), began)
     moments = sorted({at for values in series.values() for at in values})
     return [Sample(at, **{name: values.get(at, 0.0) for name, values in series.items()}) for at in moments]
 
 
 def _values(body: bytes, began: float) -> dict[float, float]:
     try:
-        told = json.loads(body)
-        found = told["data"]["result"]
+        answer = json.loads(body)
+        found = answer["data"]["result"]
         values: Iterable[tuple[float, str]] = found[0]["values"] if found else ()
         return {round(float(at) - began, 2): float(value) for at, value in values}
     except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -125,7 +123,7 @@ def _values(body: bytes, began: float) -> dict[float, float]:
 
 
 def rates(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
-    """(second, how many a second) of a counter, between one look and the next. A router that began anew counts as 0."""
+    """(second, rate per second) of a counter between two samples. A restarted router's drop counts as 0."""
     return [
         (after.at_s, max(0.0, getattr(after, name) - getattr(before, name)) / (after.at_s - before.at_s))
         for before, after in pairwise(samples)
@@ -133,13 +131,10 @@ def rates(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
     ]
 
 
-def said(samples: Sequence[Sample]) -> tuple[float, ...]:
-    """Of a whole run: requests in line, mean and most; refusals and cut answers a second, most; the highest level.
-
-    Nothing where the router told nothing.
-    """
+def summary(samples: Sequence[Sample]) -> tuple[float, ...]:
+    """Queue depth, mean and max; rejections and cut answers a second, max; the highest level. Empty without samples."""
     if not samples:
         return ()
     waiting = [each.waiting for each in samples]
-    most = (max((per_s for _, per_s in rates(samples, name)), default=0.0) for name in ("refused", "degraded"))
-    return sum(waiting) / len(waiting), max(waiting), *most, max(each.level for each in samples)
+    highest = (max((per_s for _, per_s in rates(samples, name)), default=0.0) for name in ("refused", "degraded"))
+    return sum(waiting) / len(waiting), max(waiting), *highest, max(each.level for each in samples)

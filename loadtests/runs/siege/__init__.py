@@ -1,5 +1,5 @@
-"""Does an honest tenant notice a thousand clients who misbehave? `python -m loadtests.runs.siege` finds out.
+"""An honest tenant beside a thousand attacking clients: `python -m loadtests.runs.siege`.
 
-`attacks` says what each kind of attacker sends, and `attackers` is the process that sends it. `run` plays each row
-beside the honest tenant, and `judging` compares what was measured with the targets.
+`attacks` defines what each kind of attacker sends, `attackers` is the process that sends it, `run` plays each row
+beside the honest tenant, and `judging` compares the measurements with the targets.
 """

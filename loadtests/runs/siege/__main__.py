@@ -1,8 +1,7 @@
 """`python -m loadtests.runs.siege [--only ROW]... [--seconds S] [--publish]`: an honest tenant beside attackers.
 
-siege.md and siege.json are written into docs/results with `--publish`, or wherever `--out` says. A run that was
-interrupted goes on after its finished rows if it is begun again with the same options on the same commit. Exit status:
-0; 1 where a target was missed; 2 where the run could not be made.
+`--publish` writes siege.md and siege.json into docs/results; `--out` names another folder. An interrupted run resumes
+with the same options on the same commit. Exit status: 0; 1 if a target was missed; 2 if the run could not be made.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from loadtests.report.console import say
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from loadtests.runs.judged import here, judged, record_of, resumed, typed
-from loadtests.runs.siege.attackers import MOST_SECONDS
+from loadtests.runs.siege.attackers import MAX_SECONDS
 from loadtests.runs.siege.attacks import ATTACKS
 from loadtests.runs.siege.judging import result
 from loadtests.runs.siege.run import WORDS, Wanted, play
 
 NAME = "siege"
-MOST_ATTACKERS = max(attack.count for attack in ATTACKS)
+MAX_ATTACKERS = max(attack.count for attack in ATTACKS)
 
 
 def main() -> int:
@@ -32,13 +31,13 @@ def main() -> int:
     usual = Wanted()
     wanted = Wanted(tuple(given.only or usual.rows), given.seconds, given.most)
 
-    async def told(say: Say) -> Result:
+    async def made(say: Say) -> Result:
         record = resumed(record_of(NAME), {"wanted": asdict(wanted), **here()}, say)
         return result(await play(wanted, record, say), seconds=wanted.seconds, **WORDS)
 
     options = {"only": wanted.rows, "seconds": wanted.seconds, "most": wanted.most}
     command = typed(NAME, options, {"only": usual.rows, "seconds": usual.seconds, "most": usual.most})
-    return judged(told, name=NAME, command=command, takes_s=wanted.takes_s, out=given.out, whole=given.publish)
+    return judged(made, name=NAME, command=command, takes_s=wanted.takes_s, out=given.out, whole=given.publish)
 
 
 def _arguments() -> argparse.Namespace:
@@ -48,14 +47,14 @@ def _arguments() -> argparse.Namespace:
     names = [attack.name for attack in ATTACKS]
     parser.add_argument("--only", action="append", choices=names, metavar="ROW", help=f"one of {', '.join(names)}")
     parser.add_argument("--seconds", type=float, default=Wanted.seconds, help="how long each row lasts (default 60)")
-    parser.add_argument("--most", type=int, default=Wanted.most, help="no row has more attackers than so many")
+    parser.add_argument("--most", type=int, default=Wanted.most, help="limit of the attackers in a row")
     parser.add_argument("--publish", action="store_true", help="write siege.md and siege.json into docs/results")
     parser.add_argument("--out", type=Path, help="write them into this folder")
     parser.add_argument("--list", action="store_true", help="list the rows")
     given = parser.parse_args()
-    for name, least, most in (("seconds", 1, MOST_SECONDS), ("most", 1, MOST_ATTACKERS)):
-        if not least <= getattr(given, name) <= most:
-            parser.error(f"--{name}: {least:g} to {most:,g} were expected")
+    for name, low, high in (("seconds", 1, MAX_SECONDS), ("most", 1, MAX_ATTACKERS)):
+        if not low <= getattr(given, name) <= high:
+            parser.error(f"--{name}: {low:g} to {high:,g} were expected")
     return given
 
 

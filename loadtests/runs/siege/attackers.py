@@ -1,8 +1,8 @@
 """`python -m loadtests.runs.siege.attackers NAME --port N --count N --wait-s S --seconds S`: the attackers of one row.
 
-A process of its own, so that what it costs is not the honest client's time. It prints its counts as a line of JSON
-every second, and ends by itself. One epoll and one tick: at most 100 wake-ups a second, whatever happens. Load goes to
-127.0.0.1 only, from other addresses of loopback (127.0.0.0/8), which Linux has without being told.
+They run in their own process, so that their processor time is not taken from the honest client. The process prints its
+counters as a line of JSON every second, and exits by itself. It uses one epoll and one tick: at most 100 wake-ups a
+second. Load goes to 127.0.0.1 only, from other loopback addresses (127.0.0.0/8), which Linux has without configuration.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from loadtests.runs.siege.attacks import BY_NAME, Attack, Opening
 
 TARGET = "127.0.0.1"
 TICK_S = 0.01
-LEAST_TICKS = 100  # however slow the machine is: enough for ten to connect
-OPEN_WITHIN_S = 10.0  # all of them: how fast connections may come is not what is measured
+MIN_TICKS = 100  # on a slow machine too: enough for ten attackers to connect
+OPEN_WITHIN_S = 10.0  # for all of them: the rate of new connections is not measured here
 REOPENS_PER_S = 50.0
-CHUNK_BYTES = 262_144  # about as much as one read of the server's may take
+CHUNK_BYTES = 262_144  # about the largest single read of the server
 SPARE_DESCRIPTORS = 64
-MOST_SECONDS = 600.0
-IP_BIND_ADDRESS_NO_PORT = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)  # a port is chosen for each pair of addresses
+MAX_SECONDS = 600.0
+IP_BIND_ADDRESS_NO_PORT = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)  # one port per pair of addresses, not globally
 ENDED = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 REFUSED = (b"429", b"503")
 
 
 @dataclass
 class Counts:
-    """`refused` were answered 429 or 503, or could not connect; all others whose connection ended were `cut`."""
+    """`refused`: answered 429 or 503, or could not connect. `cut`: all other connections that ended."""
 
     wanted: int = 0
     connected: int = 0
@@ -50,7 +50,7 @@ class Counts:
 
 @dataclass
 class Allowance:
-    """A token bucket: so many a second, and at most those of a fifth of a second at once."""
+    """A token bucket: `per_s` a second, with a burst of a fifth of a second, at least 1."""
 
     per_s: float
     left: float = 0.0
@@ -61,20 +61,16 @@ class Allowance:
 
 @dataclass(eq=False)
 class Peer:
-    """One attacker's connection."""
-
     index: int
     socket: socket.socket
     opening: Opening
-    says: bytes  # what is being sent now, and how much of it has been
+    data: bytes  # the bytes to send; `sent` of them are written
     sent: int = 0
     connected: bool = False
 
 
 @dataclass
 class Attackers:
-    """All connections of one attack."""
-
     attack: Attack
     port: int
     counts: Counts
@@ -85,32 +81,32 @@ class Attackers:
         self._peers: dict[int, Peer] = {}  # by descriptor
         self._unopened = deque(range(self.counts.wanted))
         self._ended: deque[int] = deque()
-        self._drips: deque[tuple[float, Peer]] = deque()  # when each is due, the soonest first
+        self._drips: deque[tuple[float, Peer]] = deque()  # (due, peer), the soonest first
         self._fresh = Allowance(max(REOPENS_PER_S, self.counts.wanted / OPEN_WITHIN_S))
         self._again = Allowance(REOPENS_PER_S)
         self._bytes = Allowance(self.attack.bytes_per_s)
 
     def run(self, seconds: float) -> None:
-        """Until the time is over, or `stopped`; then every connection is closed."""
-        began = last = told = time.monotonic()
+        """Until `seconds` have passed or `stopped` is set; then every connection is closed."""
+        began = last = printed = time.monotonic()
         try:
             for tick in count():
                 now = time.monotonic()
-                if self.stopped or (now >= began + seconds and tick >= LEAST_TICKS):
+                if self.stopped or (now >= began + seconds and tick >= MIN_TICKS):
                     break
                 self._tick(now, now - last)
                 last = now
-                if now >= told + 1:
-                    told = now
-                    self.tell()
+                if now >= printed + 1:
+                    printed = now
+                    self.report()
                 time.sleep(TICK_S)
-            self.tell()
+            self.report()
         finally:
             for peer in self._peers.values():
                 peer.socket.close()
             self._epoll.close()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         sys.stdout.write(json.dumps(asdict(self.counts)) + "\n")
         sys.stdout.flush()
 
@@ -149,15 +145,15 @@ class Attackers:
             self.counts.opened += 1
             self.counts.connected += 1
             self.counts.most_connected = max(self.counts.most_connected, self.counts.connected)
-        self._say(peer, now)
+        self._write(peer, now)
 
-    def _say(self, peer: Peer, now: float) -> None:
-        """The next piece of what it has to say. Once all is said, the socket is watched for its end alone."""
-        chunk = memoryview(peer.says)[peer.sent : peer.sent + max(0, min(CHUNK_BYTES, int(self._bytes.left)))]
-        if (chunk and not self._send(peer, chunk)) or peer.sent < len(peer.says):
+    def _write(self, peer: Peer, now: float) -> None:
+        """Send the next piece. After the last one the socket is watched for its end only."""
+        chunk = memoryview(peer.data)[peer.sent : peer.sent + max(0, min(CHUNK_BYTES, int(self._bytes.left)))]
+        if (chunk and not self._send(peer, chunk)) or peer.sent < len(peer.data):
             return
         if self.attack.repeats:
-            peer.says, peer.sent = self.attack.repeats, 0
+            peer.data, peer.sent = self.attack.repeats, 0
             return
         self._epoll.modify(peer.socket, ENDED)
         if self.attack.drip:
@@ -165,7 +161,7 @@ class Attackers:
 
     def _drip(self, now: float, peer: Peer) -> None:
         if self._peers.get(peer.socket.fileno()) is not peer:
-            return  # it has ended meanwhile
+            return  # the connection has ended
         if peer.opening.half_closes:
             with contextlib.suppress(OSError):
                 peer.socket.shutdown(socket.SHUT_WR)
@@ -173,7 +169,7 @@ class Attackers:
             self._drips.append((now + self.attack.drip_s, peer))
 
     def _send(self, peer: Peer, data: bytes | memoryview) -> bool:
-        """False where the connection has ended. A full socket takes nothing, and is asked again later."""
+        """False if the connection has ended. A full socket takes nothing, and is tried again later."""
         try:
             sent = peer.socket.send(data)
         except BlockingIOError:
@@ -187,7 +183,7 @@ class Attackers:
         return True
 
     def _close(self, peer: Peer) -> None:
-        """The connection has ended, or never began: it is opened again when there is an allowance for it."""
+        """The connection has ended or could not be opened. It is opened again within the allowance."""
         first = b""
         with contextlib.suppress(OSError):
             first = peer.socket.recv(12)
@@ -197,18 +193,18 @@ class Attackers:
             self.counts.cut += 1
         self.counts.connected -= peer.connected
         del self._peers[peer.socket.fileno()]
-        peer.socket.close()  # this takes it out of the epoll as well
+        peer.socket.close()  # removes it from the epoll, too
         self._ended.append(peer.index)
 
 
 def latest(log: str) -> Counts:
-    """The counts of the last whole line; zeros before there is one."""
-    told = [line for line in log.splitlines() if line.startswith("{") and line.endswith("}")]
-    return Counts(**json.loads(told[-1])) if told else Counts()
+    """The counters of the last complete line; zeros if there is none."""
+    printed = [line for line in log.splitlines() if line.startswith("{") and line.endswith("}")]
+    return Counts(**json.loads(printed[-1])) if printed else Counts()
 
 
 def affordable(count: int) -> int:
-    """As many of them as there may be descriptors in this process. Raises the soft limit to the hard one."""
+    """`count`, limited by the descriptors of this process. Raises the soft limit to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return count if hard == resource.RLIM_INFINITY else min(count, hard - SPARE_DESCRIPTORS)
@@ -229,7 +225,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     time.sleep(max(0.0, given.wait_s))
-    attackers.run(min(given.seconds, MOST_SECONDS))
+    attackers.run(min(given.seconds, MAX_SECONDS))
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Rows: an honest tenant at half the capacity, first alone, then beside each kind of attacker, on a stand of its own.
+"""Plays the rows: an honest tenant at half the capacity, first alone, then beside each attack, on a fresh testbed.
 
-The honest tenant has two kinds of clients, because an attack on connections is felt by one and not by the other: those
-who ask on connections that were open before the attack, as a pool of clients does, and newcomers, who open one for
-each request. The first second asks for twice the capacity, so that the pool has its connections.
+The honest tenant has two kinds of clients, because an attack on connections affects them differently: pooled clients
+use connections that were open before the attack, and newcomers open one for each request. The first second asks for
+twice the capacity, so that the pool opens its connections.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ NEWCOMERS = 0.2  # of the load
 DEADLINE_MS = 1000.0
 TENANTS = (POOLED, NEWCOMER, GUEST)
 CONNECTIONS = 64
-SETTLE_S = 6.0  # before the attack: connections are opened, and what waited in the first second is answered
-ENDED_WITHIN_S = 15.0  # the attackers began later than the honest client by what it takes to start a process
-STAND_S = 6.0  # about as long as it takes to start one
-LOOK_EVERY_S, COUNT_EVERY = 0.25, 4  # memory at each look, descriptors at every fourth: 10,000 take some ms to list
+SETTLE_S = 6.0  # before the attack: the pool opens its connections, and the backlog of the first second is answered
+ENDED_WITHIN_S = 15.0  # the attackers start later than the honest client, by the start time of a process
+STAND_S = 6.0  # estimated start of a testbed
+LOOK_EVERY_S, COUNT_EVERY = 0.25, 4  # memory at each sample, descriptors at every fourth: listing 10,000 takes some ms
 WORDS = {
     "shape": SHAPE, "load": LOAD, "deadline_ms": DEADLINE_MS, "newcomers": NEWCOMERS, "connections": CONNECTIONS,
 }  # fmt: skip
-"""What the page says of the honest tenant."""
+"""Values of the page's template."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`most` bounds the attackers of each row."""
+    """The run that is wanted. `most` limits the attackers of each row."""
 
     rows: tuple[str, ...] = tuple(BY_NAME)
     seconds: float = 60.0
@@ -64,17 +64,15 @@ class Wanted:
 
     @property
     def row_s(self) -> float:
-        """About how long a row takes."""
         return self.seconds + self.settle_s + STAND_S
 
     @property
     def takes_s(self) -> float:
-        """About how long all rows take, with the undisturbed one."""
         return (1 + len(self.rows)) * self.row_s
 
 
 class Questions:
-    """The usual ones; a newcomer's say that its connection is for this one request."""
+    """The usual requests; a newcomer's close their connection."""
 
     def __init__(self, url: str) -> None:
         self._asking = Asking(url, "completions")
@@ -87,7 +85,7 @@ class Questions:
 
 
 def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
-    """Half of the capacity `per_s`, for `seconds` after the settling; only those seconds count."""
+    """Half of the capacity `per_s` for `seconds` after the settling time; only those seconds count."""
     tokens = spread(SHAPE.answer_tokens)
     rates = {POOLED: (1 - NEWCOMERS) * LOAD * per_s, NEWCOMER: NEWCOMERS * LOAD * per_s}
     tenants = tuple(
@@ -101,16 +99,13 @@ def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
 
 
 async def play(wanted: Wanted, record: Record, say: Say) -> list[Row]:
-    """All rows, the undisturbed one first; those that the record has are not played again.
-
-    Raises StandError where the first stand cannot be set up.
-    """
+    """All rows, the undisturbed one first, without those of the record. Raises StandError if a testbed fails."""
     if warned := await cpu.warning():
         say(warned)
     names = (UNDISTURBED, *wanted.rows)
     rows = {row.name: row for row in (msgspec.convert(each, Row) for each in record.rows)}
     cores = os.sched_getaffinity(0)
-    first = {min(cores)}  # the router's alone: everything else has the others, if there are any
+    first = {min(cores)}  # the router's alone; all other processes share the rest
     with pinned(cores - first or cores):
         for number, name in enumerate(names):
             if name in rows:
@@ -131,19 +126,19 @@ async def play(wanted: Wanted, record: Record, say: Say) -> list[Row]:
 
 
 async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) -> None:
-    """One row. A router that dies is its result."""
+    """Play one row. A router that dies is recorded as the row's fault."""
     try:
         async with _besieged(row, made, wanted) as attackers, _watched(row, made, wanted):
             before = cpu.read(made)
             client = Client(load, made.url, requests=Questions(made.url), rest_s=load.seconds)
 
-            def tell(now_s: float, ledger: Ledger) -> None:
+            def report(now_s: float, ledger: Ledger) -> None:
                 if attackers is not None:
                     row.counts = latest(attackers.log.read_text(encoding="utf-8"))
                 if int(now_s) % SAY_EVERY_S == 0 and now_s >= wanted.settle_s:
-                    say(_told(row, now_s - wanted.settle_s, wanted.seconds, ledger))
+                    say(_progress(row, now_s - wanted.settle_s, wanted.seconds, ledger))
 
-            ledger = await client.run(tell)
+            ledger = await client.run(report)
             made.check()
             shares = figures(load, ledger).tenants
             row.clients, row.late = {name: clients_of(share) for name, share in shares.items()}, late(load, ledger)
@@ -158,21 +153,21 @@ async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) 
 
 
 def late(load: Plan, ledger: Ledger) -> float:
-    """Share of the requests after the settling, in whose first second many wait for one of the pool's connections."""
+    """The share of requests sent late after settling; in the first second many wait for a connection of the pool."""
     counted = [row.late_s * 1000 > load.late_ms for row in ledger.rows if row.intended_s >= load.warmup_s]
     return sum(counted) / max(1, len(counted))
 
 
 async def _ended(attackers: Process) -> None:
-    """Until they have ended by themselves, or should have."""
+    """Wait until they have ended by themselves, at most ENDED_WITHIN_S; then stop them."""
     loop = asyncio.get_running_loop()
     end = loop.time() + ENDED_WITHIN_S
-    while attackers.running and loop.time() < end:  # noqa: ASYNC110  another process's end is no event of this loop
+    while attackers.running and loop.time() < end:  # noqa: ASYNC110  the end of a process is no event of this loop
         await asyncio.sleep(LOOK_EVERY_S)
     await attackers.stop()
 
 
-def _told(row: Row, now_s: float, seconds: float, ledger: Ledger) -> str:
+def _progress(row: Row, now_s: float, seconds: float, ledger: Ledger) -> str:
     counts = row.counts
     besieged = f"{counts.connected:,} attackers connected, {counts.cut:,} cut off, {counts.refused:,} refused; "
     return (
@@ -184,7 +179,7 @@ def _told(row: Row, now_s: float, seconds: float, ledger: Ledger) -> str:
 
 @asynccontextmanager
 async def _besieged(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[Process | None]:
-    """With the attackers, who wait for the settling and then last as long as the row does."""
+    """Starts the attackers, which wait for the settling and then last as long as the row."""
     if row.attack is None:
         yield None
         return
@@ -203,7 +198,7 @@ async def _besieged(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[Proc
 
 @asynccontextmanager
 async def _watched(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[None]:
-    """The router's memory and descriptors, from the end of the settling on."""
+    """Samples the router's memory and descriptors, from the end of the settling on."""
     assert made.router is not None
     watching = asyncio.create_task(_watch(row, made.router.process.pid, wanted.settle_s))
     try:
@@ -225,7 +220,7 @@ async def _watch(row: Row, pid: int, settle_s: float) -> None:
 
 
 def _pin(made: Stand, core: Iterable[int]) -> None:
-    """The router and every thread that it has: attackers cost it what they send, and no processor time."""
+    """Pin every thread of the router, so that the attackers cost it their bytes and no processor time."""
     assert made.router is not None
     for thread in os.listdir(f"/proc/{made.router.process.pid}/task"):
         with contextlib.suppress(ProcessLookupError):

@@ -1,1 +1,1 @@
-"""The whole stack under load for minutes or hours: does anything grow that should stay?"""
+"""The whole stack under load for minutes or hours: which resources grow?"""

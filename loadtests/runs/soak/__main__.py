@@ -1,8 +1,7 @@
-"""`python -m loadtests.runs.soak [--minutes N] [--out FOLDER]`: load the stack for N minutes, and see whether it grows.
+"""`python -m loadtests.runs.soak [--minutes N] [--out FOLDER]`: load the stack for N minutes and measure its growth.
 
-The whole stack without faults, rounds of load that are all alike, and a look at every process each second. The page
-soak.md is written where the run lasted ten minutes or more, or wherever `--out` says. Exit status: 0; 1 where something
-grew, or an answer was wrong; 2 where the run itself could not be made.
+The whole stack without faults, under identical rounds of load. soak.md is written for ten minutes or more, or wherever
+`--out` says. Exit status: 0; 1 if something grew or an answer was wrong; 2 if the run could not be made.
 """
 
 from __future__ import annotations
@@ -22,56 +21,55 @@ from loadtests.report.page import figures_table, parts_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from loadtests.runs.judged import judged
-from loadtests.runs.soak.growth import MOST_A_MINUTE, STORES_MOST_A_MINUTE, Sample, growth, sample
-from loadtests.runs.soak.load import ABOUT, ROUND_S, Heard, one_round
+from loadtests.runs.soak.growth import MAX_A_MINUTE, STORES_MAX_A_MINUTE, Sample, growth, sample
+from loadtests.runs.soak.load import ABOUT, ROUND_S, Outcomes, one_round
 
-MINUTES, LEAST_MINUTES, MOST_MINUTES = 10.0, 0.1, 24 * 60.0
+MINUTES, MIN_MINUTES, MAX_MINUTES = 10.0, 0.1, 24 * 60.0
 LOOK_EVERY_S = 1.0
-WARMUP_SHARE, MOST_WARMUP_S = 0.3, 180.0
+WARMUP_SHARE, MAX_WARMUP_S = 0.3, 180.0
 SETTLED_WITHIN_S = 20.0
 START_S = 30.0
-"""About as long as the stack takes to start and to settle."""
-LEAST_ROUNDS = 4
-"""Of fewer rounds no slope is told."""
+"""Estimated start and settling of the stack."""
+MIN_ROUNDS = 4
+"""With fewer rounds no slope is judged."""
 
 PAGE = """\
 The whole stack as real processes on loopback, under load for {minutes:g} minutes: {about}
 
-Each process was looked at every {look_s:g} s, with its children. The first {warmup_s:.0f} s do not count: the allocator
-takes what it will keep. Of every {round_s:g} s that follow the median counts, and the growth is the slope of the
-straight line that fits the medians best (least squares)."""
+Each process is sampled every {look_s:g} s, with its children. The first {warmup_s:.0f} s do not count, because caches
+fill and the allocator reaches its working size. Of every following {round_s:g} s the median counts. The growth is the
+slope of the straight line that fits the medians best (least squares)."""
 MEANING = """\
-*Memory* is resident memory without what processes share on purpose, such as PostgreSQL's buffers. *Tasks* are those of
-the process's event loop, by its own metric `python_asyncio_tasks`. *At first* and *at last* are the first and the last
+*Memory* is resident memory without deliberately shared pages, such as PostgreSQL's buffers. *Tasks* are the tasks of
+the process's event loop, from its metric `python_asyncio_tasks`. *At first* and *at last* are the first and the last
 median."""
 
 
 @dataclass
 class Soak:
-    """One soak. `left`: places that the router still held at the end."""
+    """One soak. `left`: slots that the router still held at the end."""
 
     minutes: float
-    heard: Heard = field(default_factory=Heard)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     left: float = 0.0
 
     @property
     def warmup_s(self) -> float:
-        """How much of it does not count: caches fill, and the allocator takes what it will keep."""
-        return min(MOST_WARMUP_S, WARMUP_SHARE * self.minutes * 60)
+        """The time that does not count: caches fill, and the allocator reaches its working size."""
+        return min(MAX_WARMUP_S, WARMUP_SHARE * self.minutes * 60)
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether enough rounds count for a slope to mean something."""
-        return self.minutes * 60 - self.warmup_s >= LEAST_ROUNDS * ROUND_S
+        return self.minutes * 60 - self.warmup_s >= MIN_ROUNDS * ROUND_S
 
     def growth(self) -> dict[str, list[Figure]]:
-        """How fast each process grows, by its name; judged where the soak was long enough."""
-        stores = dict.fromkeys((POSTGRES, VALKEY), STORES_MOST_A_MINUTE)
+        """The growth of each process, by its name; judged only if the soak was long enough."""
+        stores = dict.fromkeys((POSTGRES, VALKEY), STORES_MAX_A_MINUTE)
         return {
             name: list(
                 growth(
-                    samples, stores.get(name, MOST_A_MINUTE), warmup_s=self.warmup_s, round_s=ROUND_S,
+                    samples, stores.get(name, MAX_A_MINUTE), warmup_s=self.warmup_s, round_s=ROUND_S,
                     judged=self.is_long_enough,
                 )
             )
@@ -79,29 +77,27 @@ class Soak:
         }  # fmt: skip
 
     def ends(self) -> list[Figure]:
-        """How the requests ended."""
-        counted = [Figure(name, count) for name, count in self.heard.verdicts.most_common()]
-        wrong, left = self.heard.wrong, self.left
+        counted = [Figure(name, count) for name, count in self.outcomes.verdicts.most_common()]
+        wrong, left = self.outcomes.wrong, self.left
         return [
-            at_least("processes that were looked at", len(self.samples), 1),
+            at_least("processes that were sampled", len(self.samples), 1),
             *counted,
-            Figure("left by their clients", self.heard.left),
-            at_most("answers that must never be", wrong, 0),
-            at_most("places that the router still held at the end", left, 0),
+            Figure("left by their clients", self.outcomes.left),
+            at_most("wrong, foreign or dropped answers", wrong, 0),
+            at_most("slots that the router still held at the end", left, 0),
         ]
 
 
 def result(soak: Soak) -> Result:
-    """The page and its figures."""
     grown, ends = soak.growth(), soak.ends()
     found = [figure for some in grown.values() for figure in some]
     growing = sum(figure.held is False for figure in found)
     steepest = max((figure.value for figure in found if figure.name == "memory"), default=0.0)
     word = "Not held" if any(figure.held is False for figure in [*found, *ends]) else "Held"
     if not soak.is_long_enough:
-        word = f"{word}, and too short to tell what grows"
+        word = f"{word}, and too short to judge growth"
     verdict = (
-        f"**{word}: {growing} of {len(found)} lines grow beyond their bound; "
+        f"**{word}: {growing} of {len(found)} figures grow beyond their limit; "
         f"the steepest memory grows by {steepest:.2f} MB a minute.**"
     )
     page = PAGE.format(
@@ -109,11 +105,11 @@ def result(soak: Soak) -> Result:
     )  # fmt: skip
     tables = parts_table(grown, part="Process"), figures_table(ends)
     blocks = [verdict, page, tables[0], MEANING, "How the requests ended:", tables[1]]
-    return Result("Soak: what grows under load that goes on", {**grown, "requests": ends}, blocks)
+    return Result("Soak: growth under continuous load", {**grown, "requests": ends}, blocks)
 
 
 async def play(minutes: float, say: Say) -> Soak:
-    """Raises StandError where the stack cannot be set up, or a process ends."""
+    """Load the stack. Raises StandError if it cannot be set up, or if a process ends."""
     say("starting the stack: three workers, retrieval, PostgreSQL, Valkey and the router")
     async with stack(Shape(wires=False)) as made:
         soak, number = Soak(minutes), 0
@@ -123,10 +119,10 @@ async def play(minutes: float, say: Say) -> Soak:
         try:
             while (left_s := minutes * 60 - (perf_counter() - began)) > 0:
                 number += 1
-                await one_round(made.router.url, number, min(ROUND_S, max(1.0, left_s)), soak.heard)
+                await one_round(made.router.url, number, min(ROUND_S, max(1.0, left_s)), soak.outcomes)
                 if looking.done():
                     looking.result()
-                say(_told(soak, max(0.0, minutes * 60 - (perf_counter() - began))))
+                say(_progress(soak, max(0.0, minutes * 60 - (perf_counter() - began))))
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
@@ -134,22 +130,22 @@ async def play(minutes: float, say: Say) -> Soak:
         return soak
 
 
-def _told(soak: Soak, left_s: float) -> str:
-    ended = ", ".join(f"{name} {count:,}" for name, count in sorted(soak.heard.verdicts.items()))
+def _progress(soak: Soak, left_s: float) -> str:
+    ended = ", ".join(f"{name} {count:,}" for name, count in sorted(soak.outcomes.verdicts.items()))
     memory = ", ".join(f"{name} {some[-1].memory_mb:.0f}" for name, some in soak.samples.items())
-    return f"{left_s:.0f} s left; {ended}, left {soak.heard.left:,}; MB: {memory}"
+    return f"{left_s:.0f} s left; {ended}, left {soak.outcomes.left:,}; MB: {memory}"
 
 
 async def _look(made: Stack, soak: Soak, began: float) -> None:
-    """Every process, about once a second. Raises StandError where one has ended."""
+    """Sample every process about once a second. Raises StandError if one has ended."""
     metrics = {server.process.name: server.metrics_url for server in made.services}
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         for name, part in made.parts.items():
-            seen = await sample(part.pid, perf_counter() - began, metrics.get(name, ""))
-            if seen is None:
+            found = await sample(part.pid, perf_counter() - began, metrics.get(name, ""))
+            if found is None:
                 raise StandError(f"{name} has ended")
-            soak.samples.setdefault(name, []).append(seen)
+            soak.samples.setdefault(name, []).append(found)
 
 
 def main() -> int:
@@ -157,15 +153,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long (default {MINUTES:g})")
     parser.add_argument("--out", type=Path, help="write soak.md into this folder, however long it lasted")
     given = parser.parse_args()
-    if not LEAST_MINUTES <= given.minutes <= MOST_MINUTES:
-        parser.error(f"--minutes: {LEAST_MINUTES:g} to {MOST_MINUTES:g} were expected")
+    if not MIN_MINUTES <= given.minutes <= MAX_MINUTES:
+        parser.error(f"--minutes: {MIN_MINUTES:g} to {MAX_MINUTES:g} were expected")
 
-    async def told(say: Say) -> Result:
+    async def made(say: Say) -> Result:
         return result(await play(given.minutes, say))
 
     command, takes_s = f"make soak MINUTES={given.minutes:g}", START_S + given.minutes * 60
     whole = given.minutes >= MINUTES
-    return judged(told, name="soak", command=command, takes_s=takes_s, out=given.out, whole=whole)
+    return judged(made, name="soak", command=command, takes_s=takes_s, out=given.out, whole=whole)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The load of a soak: rounds that are all alike, each with a burst, clients who leave, and clients in a hurry.
+"""The load of a soak: identical rounds, each with a burst, clients that leave, and deadlines that cannot be met.
 
-The questions are few and come again and again, and what is cached of them is soon stale: so every path is used, and
-every cache is full after a round or two. What grows afterwards is not the caches.
+Few questions repeat, and cache entries expire soon: every path is used, and caches are full after two rounds.
 """
 
 from __future__ import annotations
@@ -39,19 +38,18 @@ WRONG = (Verdict.FOREIGN, Verdict.WRONG, Verdict.DROPPED)
 ABOUT = f"""\
 {PER_S:g} requests a second, `/ask` and chat, half of them streamed, and every {ROUND_S:g} s a burst of
 {BURST_PER_S:g} a second for {BURST_S:g} s. {LEAVERS:.0%} of the clients leave after {LEAVE_AFTER_MS:g} ms,
-{HURRIED:.0%} ask for an answer in {HURRIED_DEADLINE_MS:g} ms, which cannot be. The {QUESTIONS} questions come again and
-again, and a cached search is stale after {CACHE_TTL_S} s: every path is used, and every cache is full early."""
+{HURRIED:.0%} set a deadline of {HURRIED_DEADLINE_MS:g} ms, which cannot be met. The {QUESTIONS} questions repeat, and a
+cached search is stale after {CACHE_TTL_S} s: every path is used, and every cache is full early."""
 
 
 @dataclass
-class Heard:
-    """How the requests ended; `left` are those whose clients were meant to leave and did."""
+class Outcomes:
+    """How the requests ended. `left`: clients that were planned to leave, and did."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     left: int = 0
 
-    def hear(self, row: Row, exchange: Exchange) -> None:
-        """See `loadtests.load.client.Listen`."""
+    def record(self, row: Row, exchange: Exchange) -> None:
         if exchange.failure == GAVE_UP:
             self.left += 1
             return
@@ -59,24 +57,20 @@ class Heard:
 
     @property
     def wrong(self) -> int:
-        """Answers that must never be."""
         return sum(self.verdicts[verdict] for verdict in WRONG)
 
 
 class Few(Questions):
-    """The same few questions, round and round."""
-
     __slots__ = ()
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
-        """See `loadtests.load.client.Requests`."""
         return super().bytes_of(ask, number % QUESTIONS)
 
 
-async def one_round(url: str, number: int, seconds: float, heard: Heard) -> None:
-    """Ask for so long, and until every request has ended."""
+async def one_round(url: str, number: int, seconds: float, outcomes: Outcomes) -> None:
+    """Send load for `seconds`, until every request has ended."""
     plan = plan_of(seconds, PER_S, DEADLINE_MS, number)
-    await Client(plan, url, _asks(plan), requests=Few(url), answer=Kept, listen=heard.hear).run()
+    await Client(plan, url, _asks(plan), requests=Few(url), answer=Kept, listen=outcomes.record).run()
 
 
 def _asks(plan: Plan) -> Iterator[Ask]:
@@ -89,11 +83,11 @@ def _asks(plan: Plan) -> Iterator[Ask]:
         if at_s >= plan.seconds:
             return
         tenant = by_name["ask" if chance.random() < ASK_SHARE else "chat"]
-        yield Ask(at_s, _mood(tenant, chance.random()), 16, MAX_TOKENS, chance.random() < STREAM_SHARE)
+        yield Ask(at_s, _behaviour(tenant, chance.random()), 16, MAX_TOKENS, chance.random() < STREAM_SHARE)
 
 
-def _mood(tenant: Tenant, drawn: float) -> Tenant:
-    """Most wait; some leave in the middle, some ask for what cannot be done in time."""
+def _behaviour(tenant: Tenant, drawn: float) -> Tenant:
+    """Most clients wait; some leave early, some set a deadline that cannot be met."""
     if drawn < LEAVERS:
         return replace(tenant, patience_ms=LEAVE_AFTER_MS)
     if drawn < LEAVERS + HURRIED:

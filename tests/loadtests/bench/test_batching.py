@@ -211,7 +211,7 @@ def test_a_watched_host_says_which_step_was_the_first_for_whom():
     watched, first, second, texts = asyncio.run(main())
     (a, begun_a, at_a), (b, begun_b, at_b) = watched.admitted
     assert (a, b) == (first.sequence, second.sequence)
-    assert 1 == begun_a < begun_b <= watched.begun
+    assert 1 == begun_a < begun_b <= watched.started
     assert at_a < at_b
     assert all(texts)
 

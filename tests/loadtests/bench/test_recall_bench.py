@@ -110,7 +110,7 @@ def test_the_page_has_a_line_for_each_measurement_names_its_command_and_says_whe
     assert "`python -m loadtests.bench recall --rows 5000`, on a machine" in page
     assert f"| text | 10,000 | 10.0% | **{usual}** | 0.960 | 1.00 | 10.0 | 9.9 | 100 |" in page
     assert "| text | halfvec | 7 | 46 | 5,000 | 12 | 1.50 |" in page
-    assert ": held. The least of retrieval's choices is 0.960" in page
+    assert ": held. The lowest recall of retrieval's choices is 0.960" in page
     assert "is 0.912." in page
     assert "as long as an exact search of 10,000." in page
     worse = [*shares, line("text", usual, 20_000, 0.94, is_chosen=True)]

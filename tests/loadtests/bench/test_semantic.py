@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.bench.search.semantic import (
-    MOST_WRONG,
+    MAX_WRONG,
     Group,
     Lookup,
     Point,
@@ -102,7 +102,7 @@ def point(threshold: float, wrong: int, hits: int = 10) -> Point:
 def test_the_lowest_threshold_is_chosen_from_which_on_all_are_safe_by_the_bound_and_not_by_what_was_seen():
     assert chosen([point(0.7, 50), point(0.8, 1), point(0.9, 0)]) == point(0.8, 1)
     assert chosen([point(0.7, 0), point(0.8, 9), point(0.9, 0)]) == point(0.9, 0)
-    assert point(0.8, 3).wrong_rate < MOST_WRONG < point(0.8, 3).wrong_at_most
+    assert point(0.8, 3).wrong_rate < MAX_WRONG < point(0.8, 3).wrong_at_most
     assert chosen([point(0.8, 3)]) is None
 
 
@@ -119,7 +119,7 @@ def test_the_page_says_plainly_whether_any_threshold_is_of_use():
 def test_the_least_threshold_that_may_be_set_is_the_lowest_that_was_measured_to_be_safe():
     rows = [(float(row[1]), float(row[2]), float(row[3])) for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
     assert len(rows) == 30
-    unsafe = [threshold for threshold, _, at_most in rows if at_most > 100 * MOST_WRONG]
+    unsafe = [threshold for threshold, _, at_most in rows if at_most > 100 * MAX_WRONG]
     assert min(threshold for threshold, _, _ in rows if threshold > max(unsafe)) == MIN_THRESHOLD
     found = next(hits for threshold, hits, _ in rows if threshold == MIN_THRESHOLD)
     default = RetrievalSettings.model_fields["semantic_threshold"].default

@@ -12,5 +12,5 @@ def test_every_step_stands_in_one_area_of_the_page() -> None:
     assert by_area(answers) == {"metrics": 30.0, core: 60.0, "the rest": 10.0}
     whole = {"answers": answers, "refusals": {"core/scheduler.py": 50.0}}
     written = markdown(result(whole, {"answers": 90.0, "refusals": 45.0}), command="", machine="a machine")
-    assert "| **in all** | **100** | **50** |" in written
+    assert "| **total** | **100** | **50** |" in written
     assert "10.0% of the steps of answers and 10.0% of the steps of refusals" in written

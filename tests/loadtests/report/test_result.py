@@ -76,7 +76,7 @@ def test_a_measurement_that_says_nothing_is_told_of_and_one_that_speaks_is_left_
 def test_a_run_of_unknown_length_tells_what_is_done_of_it_and_how_long_that_share_lets_it_take() -> None:
     said, done = io.StringIO(), [0.0]
     with progress("runs", by_share(lambda: done[0]), far=lambda: f"{done[0]:.0%} of them", every_s=0.01, out=said):
-        while "runs: 0% of them, no telling yet" not in said.getvalue():
+        while "runs: 0% of them, remaining time not known" not in said.getvalue():
             time.sleep(0.001)
         done[0] = 1e-6
         while not re.search(r"runs: 0% of them, about \d+ s of \d+ s left", said.getvalue()):

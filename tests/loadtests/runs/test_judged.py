@@ -88,7 +88,7 @@ def test_a_run_goes_on_with_the_same_options_alone(tmp_path: Path) -> None:
     assert resumed(tmp_path / "record.jsonl", head, said.append).rows == [{"part": 1}]
     assert said == []
     assert resumed(tmp_path / "record.jsonl", {"rows": ("a",)}, said.append).rows == []
-    assert "was begun with" in said[0]
+    assert "belongs to the run" in said[0]
 
 
 def test_what_is_typed_for_the_same_run_says_what_is_not_as_usual() -> None:

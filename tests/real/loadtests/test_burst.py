@@ -75,7 +75,7 @@ async def play(made: Stand) -> Played:
     pid = made.router.process.pid
     wanted, listener, still = plan(measured.per_s), Listener(), Stillness(lambda: [pid])
     client = Client(
-        wanted, made.url, asks(wanted), requests=Questions(made.url), answer=Kept, listen=listener.hear
+        wanted, made.url, asks(wanted), requests=Questions(made.url), answer=Kept, listen=listener.record
     )  # fmt: skip
     stops = Stillness()  # the machine's alone: who waits his turn for a processor is no stall
     beating = [asyncio.create_task(each.beat()) for each in (still, stops)]
@@ -83,7 +83,7 @@ async def play(made: Stand) -> Played:
     for each in beating:
         each.cancel()
     await made.router.process.stop()
-    book = logs.book(made.router.process.log)
+    book = logs.read_router_log(made.router.process.log)
     checked = Checker([], still.between).check(listener.entries, book, unasked=client.unasked)
     return Played(checked, listener.entries, ledger, measured.per_s, stops)
 

@@ -316,7 +316,7 @@ def test_what_was_played_is_published_beside_the_routers_own_word_and_not_played
         asked = server.counts.total()
         again = published(server, tmp_path)
         assert again.returncode == 0
-        assert "1 of 1 are kept from before" in again.stdout
+        assert "1 of 1 are kept from an earlier run" in again.stdout
         assert server.counts.total() == asked
 
 

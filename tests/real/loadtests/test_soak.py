@@ -21,8 +21,8 @@ def test_a_short_soak_looks_at_every_process_and_nothing_is_kept() -> None:
     found = result(soak)
     told = "\n".join(lines(found))
     assert has_held(found), told
-    assert soak.heard.verdicts[Verdict.RIGHT] > 0, told
-    assert soak.heard.verdicts[Verdict.REFUSED] > 0, told  # those in too much of a hurry
+    assert soak.outcomes.verdicts[Verdict.RIGHT] > 0, told
+    assert soak.outcomes.verdicts[Verdict.REFUSED] > 0, told  # those in too much of a hurry
     assert set(soak.samples) == {"PostgreSQL", "Valkey", "worker-0", "worker-1", "worker-2", "retrieval", "router"}
     for name, samples in soak.samples.items():
         assert all(one.memory_mb > 0 and one.descriptors > 0 for one in samples), name

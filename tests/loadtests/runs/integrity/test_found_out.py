@@ -8,7 +8,7 @@ from loadtests.judging.answers import Verdict
 from loadtests.load.client import Client
 from loadtests.runs.integrity.checker import Checked, Checker, End
 from loadtests.runs.integrity.listener import Listener
-from loadtests.runs.integrity.logs import Book
+from loadtests.runs.integrity.logs import RouterLog
 from loadtests.runs.integrity.questions import Kept, Questions, asks, plan_of
 from services.runtime.http import Exchange
 from tests.loadtests.load.scripted import steadily
@@ -32,9 +32,9 @@ def test_a_server_that_gives_everybody_the_same_answer_is_found_out() -> None:
             url, listener = f"http://127.0.0.1:{process.bound_port}", Listener()
             plan = plan_of(1, 50, 2000, seed=1)
             chats = (ask for ask in asks(plan, 50) if ask.tenant.name == CHAT)
-            client = Client(plan, url, chats, requests=Questions(url), answer=Kept, listen=listener.hear)
+            client = Client(plan, url, chats, requests=Questions(url), answer=Kept, listen=listener.record)
             await client.run()
-        return listener, Checker([]).check(listener.entries, Book())
+        return listener, Checker([]).check(listener.entries, RouterLog())
 
     listener, found = steadily(main())
     count = len(listener.entries)

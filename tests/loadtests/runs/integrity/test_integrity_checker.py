@@ -20,7 +20,7 @@ from loadtests.runs.integrity.checker import (
     Trouble,
     Worked,
 )
-from loadtests.runs.integrity.logs import Book
+from loadtests.runs.integrity.logs import RouterLog
 
 STATUS = {Verdict.RIGHT: 200, Verdict.CUT: 200, Verdict.REFUSED: 429, Verdict.FOREIGN: 200, Verdict.WRONG: 200}
 OUTCOME = {Verdict.RIGHT: "served", Verdict.REFUSED: "yield", Verdict.CUT: "upstream_failed"}
@@ -35,11 +35,11 @@ def entry(verdict: Verdict = Verdict.RIGHT, sent_s: float = 10.0, end_s: float =
     return Entry(seen, **more)
 
 
-def book(*outcomes: str, status: int = 200, worker: str = "") -> Book:
-    return Book({"a": [Logged(1, status, outcome, worker) for outcome in outcomes]} if outcomes else {})
+def book(*outcomes: str, status: int = 200, worker: str = "") -> RouterLog:
+    return RouterLog({"a": [Logged(1, status, outcome, worker) for outcome in outcomes]} if outcomes else {})
 
 
-def matching(one: Entry) -> Book:
+def matching(one: Entry) -> RouterLog:
     """What the log says where all is well."""
     outcome = OUTCOME.get(one.seen.verdict)
     return book(outcome, status=one.seen.status) if outcome and not one.gave_up else book()
@@ -50,7 +50,7 @@ def killed(from_s: float, to_s: float) -> Trouble:
 
 
 def checked(
-    one: Entry, *troubles: Trouble, booked: Book | None = None, still=lambda begin, end: 0.0, **more
+    one: Entry, *troubles: Trouble, booked: RouterLog | None = None, still=lambda begin, end: 0.0, **more
 ) -> Checked:
     kills = more.pop("kills", ())
     return Checker(troubles, still, kills).check([one], matching(one) if booked is None else booked, **more)
@@ -136,7 +136,7 @@ def test_what_was_frozen_on_purpose_is_taken_off_for_as_long_as_it_was() -> None
 @pytest.mark.parametrize("verdict", [Verdict.RIGHT, Verdict.REFUSED])
 def test_an_answer_that_the_log_does_not_know_is_found_out_unless_the_router_died_just_then(verdict: Verdict) -> None:
     def unbooked(*troubles: Trouble) -> int:
-        return checked(entry(verdict), *troubles, booked=book()).broken[Rule.UNBOOKED]
+        return checked(entry(verdict), *troubles, booked=book()).broken[Rule.UNLOGGED]
 
     assert unbooked() == 1
     assert unbooked(killed(10.6, 12)) == 0
@@ -147,7 +147,7 @@ def test_an_answer_that_the_log_does_not_know_is_found_out_unless_the_router_die
 
 def test_a_client_that_is_told_otherwise_than_the_log_is_found_out_but_not_behind_a_wire() -> None:
     def misbooked(one: Entry, *outcomes: str, status: int = 200) -> int:
-        return checked(one, booked=book(*outcomes, status=status)).broken[Rule.MISBOOKED]
+        return checked(one, booked=book(*outcomes, status=status)).broken[Rule.MISLOGGED]
 
     assert misbooked(entry(), "client_gone") == 1
     assert misbooked(entry(), "served", status=429) == 1
@@ -170,13 +170,13 @@ def test_an_answer_that_its_worker_does_not_know_is_found_out_unless_the_worker_
     said = book("served", worker="worker-0")
     kill = ("worker-0", killed(10.6, 12))
     assert checked(entry(), booked=said, worked=worked({"a": ["worker-0"]})).clean
-    assert checked(entry(), booked=said, worked=worked({})).broken[Rule.UNWORKED] == 1
+    assert checked(entry(), booked=said, worked=worked({})).broken[Rule.UNKNOWN] == 1
     assert checked(entry(), booked=said, worked=worked({}), kills=[kill]).clean
-    assert checked(entry(), booked=said, worked=worked({}), kills=[("worker-1", kill[1])]).broken[Rule.UNWORKED] == 1
+    assert checked(entry(), booked=said, worked=worked({}), kills=[("worker-1", kill[1])]).broken[Rule.UNKNOWN] == 1
     earlier = ("worker-0", killed(10.1, 10.4))  # the router passed the answer on when the worker was back
     assert checked(entry(), booked=said, worked=worked({}), kills=[earlier]).clean
     long_before = ("worker-0", killed(8, 9.9))
-    assert checked(entry(), booked=said, worked=worked({}), kills=[long_before]).broken[Rule.UNWORKED] == 1
+    assert checked(entry(), booked=said, worked=worked({}), kills=[long_before]).broken[Rule.UNKNOWN] == 1
     assert checked(entry(), booked=book("served", worker="evil-weir"), worked=worked({})).clean  # it keeps no log
 
 

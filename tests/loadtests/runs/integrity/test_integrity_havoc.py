@@ -60,7 +60,7 @@ class FakeStack:
 
 def played(stack: FakeStack, count: int, **how: Any) -> Havoc:
     havoc = Havoc(cast(Stack, stack), deck.kills(1), count, seconds=4.0, chance=Random(1), **how)
-    run(havoc.go_on)
+    run(havoc.run)
     return havoc
 
 
@@ -84,7 +84,7 @@ def test_where_a_new_life_of_the_router_begins_in_its_log_is_noted(tmp_path: Pat
     havoc = Havoc(
         cast(Stack, FakeStack(tmp_path / "log")), iter([Card(ROUTER, What.KILL)] * 40), 1, 1.0, Random(1)
     )  # fmt: skip
-    run(havoc.go_on)
+    run(havoc.run)
     assert havoc.router_logged == [10]
     assert [trouble.kills for trouble in havoc.troubles()] == [True]
     assert havoc.kills() == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from loadtests.judging.rules import Logged
 from loadtests.runs.integrity.checker import by_id
-from loadtests.runs.integrity.logs import book, received
+from loadtests.runs.integrity.logs import read_router_log, received
 
 FIRST = (
     '{"level":"INFO","event":"started"}\n'
@@ -26,7 +26,7 @@ SECOND = (
 def test_every_line_of_every_life_counts_and_half_a_line_does_not(tmp_path: Path) -> None:
     log = tmp_path / "router.log"
     log.write_text(FIRST + SECOND)
-    found = book(log, [len(FIRST)])
+    found = read_router_log(log, [len(FIRST)])
     assert found.lines == {
         "a": [Logged(1, 200, "served", "worker-0"), Logged(2, 200, "served", "worker-1")],
         "b": [Logged(2, 429, "yield", "")],
@@ -38,8 +38,8 @@ def test_every_line_of_every_life_counts_and_half_a_line_does_not(tmp_path: Path
 def test_outcomes_are_counted_for_the_last_life_alone(tmp_path: Path) -> None:
     log = tmp_path / "router.log"
     log.write_text(FIRST + SECOND)
-    assert book(log, [len(FIRST)]).last == {"yield": 1, "served": 1}
-    assert book(log).last == {"yield": 1, "served": 2}
+    assert read_router_log(log, [len(FIRST)]).last == {"yield": 1, "served": 1}
+    assert read_router_log(log).last == {"yield": 1, "served": 2}
 
 
 def test_a_worker_has_received_what_it_took_and_nothing_that_it_refused(tmp_path: Path) -> None:

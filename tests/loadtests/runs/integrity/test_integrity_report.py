@@ -77,7 +77,7 @@ def test_of_what_was_wrong_all_is_told_that_is_known() -> None:
     bad = played(counts={End.FOREIGN.value: 1})
     bad.done[0].kept.append("foreign: another client's")
     assert "1 foreign, 0 wrong, 0 hung. Not held." in report.verdict(bad)
-    assert "## What must never be, and was\n\n- foreign: another client's" in page_of(bad)
+    assert "## Breaches\n\n- foreign: another client's" in page_of(bad)
 
 
 def test_the_page_has_every_figure_and_counts_every_fault_by_part_and_kind() -> None:
@@ -87,7 +87,7 @@ def test_the_page_has_every_figure_and_counts_every_fault_by_part_and_kind() -> 
     assert "| router |  | 1 |" in page
     assert "| lost | 0 | ≤ 0 | held |" in page
     assert "| after the end | 3.00 ms |" in page
-    assert "In this run that was 1.5 s in\n10 s." in page
+    assert "In this run the stalls were 1.5 s in\n10 s." in page
     counted = {figure.name: figure.value for figure in report.result(good).parts["what was done"]}
     assert counted == {"worker: kill -9": 3, "router: SIGSTOP, SIGCONT": 1}
 

@@ -15,11 +15,11 @@ from loadtests.load.plan import Plan, Tenant
 from loadtests.runs.matrix import targets
 from loadtests.runs.matrix.cases import SERIES, Case, deadlines
 from loadtests.runs.matrix.cases import case as unread_case
-from loadtests.runs.matrix.drill import MOST_SECONDS, Drill, Run
+from loadtests.runs.matrix.drill import MAX_SECONDS, Drill, Run
 from loadtests.runs.matrix.play import play
 from loadtests.runs.matrix.playing import planned_s
 from loadtests.runs.matrix.staging import tenants_of
-from loadtests.runs.matrix.subjects import SUBJECTS, in_time_for_the_tightest
+from loadtests.runs.matrix.subjects import SUBJECTS, queue_timeout_ms
 from loadtests.scenarios.changes import Changes
 from loadtests.scenarios.figures import is_asked
 from loadtests.scenarios.model import names
@@ -35,7 +35,7 @@ class Dry(Drill):
     plans: list[Plan]
 
     async def run(self, name: str, *tenants: Tenant, seconds: float, **more: Any) -> Run:
-        assert seconds <= MOST_SECONDS
+        assert seconds <= MAX_SECONDS
         plan = Plan(seconds, tenants, warmup_s=more["warmup_s"], cooldown_s=more["cooldown_s"])
         self.plans.append(plan)
         run = load(tenants=tuple(tenant.name for tenant in tenants))
@@ -71,7 +71,7 @@ def test_it_lasts_as_long_as_it_says_and_asks_only_with_tenants_it_has_made(name
 def test_a_request_that_waits_as_long_as_a_tuned_queue_lets_it_can_still_be_answered_in_time(name: str) -> None:
     made = case(name)
     tenants = tenants_of(made.scenario, capacity(made))
-    wait_ms = in_time_for_the_tightest(made.shape, deadlines(tenants, made.shape))
+    wait_ms = queue_timeout_ms(made.shape, deadlines(tenants, made.shape))
     for tenant in tenants:
         assert wait_ms + tenant.answer_tokens.median * made.shape.step_ms < tenant.deadline_ms
     assert deadlines(tenants, made.shape).longest_ms == max(tenant.deadline_ms for tenant in tenants)

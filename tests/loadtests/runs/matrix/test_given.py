@@ -30,5 +30,5 @@ def test_its_shape_is_the_workers_own_word_and_its_metrics_listen_a_thousand_abo
 
 def test_a_port_on_which_nothing_listens_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(given.psutil, "net_connections", lambda kind: [])
-    with pytest.raises(StandError, match="listen on port 8000"):
+    with pytest.raises(StandError, match="listens on port 8000"):
         given._listening(8000)

@@ -66,14 +66,14 @@ def documents(window: str, **more: float) -> Cell:
         (cell("bursty", figures={"late_answers": 1.0}), ("All scenarios", "answers sent after their deadline")),
         (cell("retry_storm", figures={"hintless": 1.0}), ("All scenarios", "invited retries without a hint")),
         (cell("bursty", rows=[row("bursty", refused=0.9, exceeded=0.0011)]),
-         ("All scenarios", "let in, and missed after using a worker, at worst")),
-        (cell("bursty", rows=[row("bursty", failed=0.001)]), ("All scenarios", "failure rate at worst")),
+         ("All scenarios", "admitted, and missed after using a worker, worst run")),
+        (cell("bursty", rows=[row("bursty", failed=0.001)]), ("All scenarios", "failure rate, worst run")),
         (cell("bursty", figures={"wasted": 0.011}),
-         ("All scenarios", "wasted time of the workers' slots, at worst")),
-        (cell("bursty", figures={"failed_tries": 1.0}), ("All scenarios", "tries that failed")),
+         ("All scenarios", "wasted time of the workers' slots, worst run")),
+        (cell("bursty", figures={"failed_tries": 1.0}), ("All scenarios", "attempts that failed")),
         (cell("bursty", figures={"miscounted": 1.0}),
-         ("All scenarios", "tries that router and client count differently")),
-        (cell("bursty", client_late=0.06), ("All scenarios", "requests that the client itself sent late, at worst")),
+         ("All scenarios", "attempts that router and client count differently")),
+        (cell("bursty", client_late=0.06), ("All scenarios", "requests that the client itself sent late, worst run")),
         (cell("noisy_neighbour", figures={"small_alone_p95_ms": 70.0}),
          ("A tenant beside one that offers fifty times capacity", "small: p95 / alone")),
         (late("narrow_neighbour", 0.98),
@@ -214,7 +214,7 @@ def test_the_page_says_which_stack_it_was_and_whether_it_means_anything() -> Non
     assert "Simulated workers" in page.page(made, CASES, [])
     made.given, made.quick = "http://127.0.0.1:8000, 2 workers x 8 slots x 160 ms", True
     text = page.page(made, CASES, [])
-    assert "A stack that ran already: http://127.0.0.1:8000" in text
+    assert "A stack that was already running: http://127.0.0.1:8000" in text
     assert "Simulated workers" not in text
     assert "its figures mean nothing" in text
     assert all(len(line) <= 120 for line in text.splitlines() if not line.startswith("|"))

@@ -15,7 +15,7 @@ from loadtests.cluster.processes import Process
 from loadtests.cluster.stand import Server, Shape, Stand
 from loadtests.load.ledger import LATE, ON_TIME, Ledger, Row
 from loadtests.runs.matrix import play as module
-from loadtests.runs.matrix.play import back_after, figures_of, most_load, trouble
+from loadtests.runs.matrix.play import back_after, figures_of, peak_load, trouble
 from tests.loadtests.runs.matrix.made import asked, case, load
 
 
@@ -54,10 +54,10 @@ def test_who_never_comes_back_counts_to_the_end() -> None:
 
 def test_the_greatest_load_is_that_of_the_window_that_is_looked_at() -> None:
     scenario = case("burst").scenario
-    assert most_load(scenario, 0.0, 30.0) == 10.0
-    assert most_load(scenario, 7.0, 21.0) == 10.0
-    assert most_load(scenario, 25.0, 30.0) == 0.75
-    assert most_load(case("mixed_sizes").scenario, 0.0, 13.0) == 4.0
+    assert peak_load(scenario, 0.0, 30.0) == 10.0
+    assert peak_load(scenario, 7.0, 21.0) == 10.0
+    assert peak_load(scenario, 25.0, 30.0) == 0.75
+    assert peak_load(case("mixed_sizes").scenario, 0.0, 13.0) == 4.0
 
 
 def test_the_shares_before_and_after_a_trouble_are_compared() -> None:

@@ -17,7 +17,7 @@ from loadtests.runs.matrix.subjects import (
     WEIR,
     Deadlines,
     Subject,
-    in_time_for_the_tightest,
+    queue_timeout_ms,
     values,
 )
 from tests.loadtests.runs.matrix.made import a_stand, case
@@ -65,8 +65,8 @@ def test_a_router_has_as_many_at_work_as_there_are_slots_and_as_many_again_waiti
 
 
 def test_a_wait_leaves_the_shortest_deadline_time_for_an_answer() -> None:
-    assert in_time_for_the_tightest(Shape(), DEADLINES) == pytest.approx(180)
-    assert in_time_for_the_tightest(Shape(), Deadlines(100, 50)) >= 1  # 0 would be no limit
+    assert queue_timeout_ms(Shape(), DEADLINES) == pytest.approx(180)
+    assert queue_timeout_ms(Shape(), Deadlines(100, 50)) >= 1  # 0 would be no limit
 
 
 def test_every_configuration_says_where_it_comes_from() -> None:

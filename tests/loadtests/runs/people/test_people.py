@@ -87,8 +87,8 @@ def test_a_row_has_what_people_met_and_what_the_router_said_of_it() -> None:
     told = {figure.name: figure.shown for figure in figures(BURST)}
     assert (told["Users"], told["RPS"], told["p99"]) == ("160", "20.0 /s", "1,500 ms")
     assert (told["Failure rate"], told["Refused"], told["Cut"]) == ("0.83 %", "20.83 %", "7.50 %")
-    assert (told["Waiting, mean"], told["Waiting, most"]) == ("2", "4")
-    assert (told["Refusals/s, most"], told["Cut answers/s, most"], told["Level, highest"]) == ("20", "5", "2")
+    assert (told["Waiting, mean"], told["Waiting, max"]) == ("2", "4")
+    assert (told["Rejections/s, max"], told["Cut answers/s, max"], told["Level, max"]) == ("20", "5", "2")
 
 
 def test_a_router_that_told_nothing_leaves_its_columns_empty() -> None:
@@ -140,7 +140,7 @@ def test_what_was_played_is_kept_and_what_is_of_something_else_is_not(
     two = ("--only", "baseline", "--only", "burst")
     assert asked(tmp_path, monkeypatch, *two) == 0
     assert len(played) == first
-    assert "2 of 2 are kept from before." in capsys.readouterr().out
+    assert "2 of 2 are kept from an earlier run." in capsys.readouterr().out
     assert (tmp_path / "locust.md").read_text(encoding="utf-8").count("| `burst` |") == 2
     assert asked(tmp_path, monkeypatch, *two, "--fresh") == 0
     assert len(played) == first + 2
@@ -164,7 +164,7 @@ def test_the_picture_is_drawn_for_a_light_and_for_a_dark_page(tmp_path: Path) ->
     told = result([BURST, msgspec.structs.replace(BURST, scenario="slow_worker")])
     write(told, tmp_path / "locust", command="make load-report", machine="a machine")
     light, dark = ((tmp_path / name).read_text(encoding="utf-8") for name in ("locust.svg", "locust-dark.svg"))
-    assert "requests in line" in light
-    assert "refusals a second" in dark
+    assert "queued requests" in light
+    assert "rejections a second" in dark
     assert light != dark
     assert "locust-dark.svg" in (tmp_path / "locust.md").read_text(encoding="utf-8")

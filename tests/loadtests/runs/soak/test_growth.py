@@ -9,9 +9,9 @@ import pytest
 from loadtests.report.result import markdown
 from loadtests.runs.integrity.questions import asks, plan_of
 from loadtests.runs.judged import has_held
-from loadtests.runs.soak.__main__ import MOST_WARMUP_S, Soak, result
-from loadtests.runs.soak.growth import MOST_A_MINUTE, Sample, medians, per_minute
-from loadtests.runs.soak.load import ROUND_S, Few, Heard
+from loadtests.runs.soak.__main__ import MAX_WARMUP_S, Soak, result
+from loadtests.runs.soak.growth import MAX_A_MINUTE, Sample, medians, per_minute
+from loadtests.runs.soak.load import ROUND_S, Few, Outcomes
 
 
 def test_the_slope_of_a_line_is_its_rise_in_a_minute() -> None:
@@ -57,7 +57,7 @@ def test_what_stays_as_it_is_holds() -> None:
     assert not held(Soak(10.0)), "nothing was looked at"
 
 
-@pytest.mark.parametrize(("kind", "most"), MOST_A_MINUTE.items())
+@pytest.mark.parametrize(("kind", "most"), MAX_A_MINUTE.items())
 def test_whatever_grows_beyond_its_bound_is_told(kind: str, most: float) -> None:
     soak = soaked({kind: 1.1 * most})
     assert not held(soak)
@@ -65,7 +65,7 @@ def test_whatever_grows_beyond_its_bound_is_told(kind: str, most: float) -> None
     assert [figure.name for figure in soak.growth()["router"] if figure.held is False] == [name]
     page = markdown(result(soak), command="a test", machine="a machine")
     assert page.count("**missed**") == 1
-    assert "Not held: 1 of 4 lines grow beyond their bound" in page
+    assert "Not held: 1 of 4 figures grow beyond their limit" in page
 
 
 def test_a_store_may_open_a_few_more_files_and_no_more_than_that() -> None:
@@ -83,14 +83,14 @@ def test_what_grew_during_the_warm_up_alone_is_flat() -> None:
     ]
     assert held(soak)
     assert Soak(10).warmup_s == 180
-    assert Soak(600).warmup_s == MOST_WARMUP_S
+    assert Soak(600).warmup_s == MAX_WARMUP_S
 
 
 def test_a_wrong_answer_or_a_place_that_is_kept_does_not_hold_however_flat() -> None:
     kept, wrong = soaked({}), soaked({})
     kept.left = 1
-    wrong.heard = Heard()
-    wrong.heard.verdicts["foreign"] = 1
+    wrong.outcomes = Outcomes()
+    wrong.outcomes.verdicts["foreign"] = 1
     assert not held(kept)
     assert not held(wrong)
 
@@ -98,8 +98,8 @@ def test_a_wrong_answer_or_a_place_that_is_kept_does_not_hold_however_flat() -> 
 def test_a_short_soak_says_that_it_can_tell_nothing_of_growth() -> None:
     short = soaked({"memory_mb": 50.0}, minutes=2)
     assert held(short)
-    assert "too short to tell" in str(result(short).blocks[0])
-    assert "too short to tell" not in str(result(soaked({})).blocks[0])
+    assert "too short to judge growth" in str(result(short).blocks[0])
+    assert "too short to judge growth" not in str(result(soaked({})).blocks[0])
 
 
 def test_rounds_are_alike_and_the_questions_few() -> None:
