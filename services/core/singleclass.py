@@ -1,8 +1,7 @@
-"""A ring of one class: there is no order to decide.
+"""A ring for the one class of most routers: the interface of a ring without deficits, because no order is needed.
 
-Most routers have one class, and then the ring of classes has nothing to decide. It is asked all the same, four times a
-request, so this stands in its place: the same questions, without deficits. When a second class is configured a ring
-takes over, in which the first class begins with a quantum, as every newcomer does.
+When a second class is configured a real ring replaces it, and the first class begins with one quantum, as every new
+member does.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ M = TypeVar("M", bound=Schedulable)
 
 
 class SingleClass(Generic[M]):
-    """The one member of a ring. `backlog` is its own."""
+    """The single member of a ring. `backlog` is its own."""
 
     __slots__ = ("_aside", "_member", "backlog", "quantum")
 
@@ -27,34 +26,34 @@ class SingleClass(Generic[M]):
         self._aside = False
 
     def add_backlog(self, now: float, member: M) -> None:
-        """It can start one request more."""
+        """One more request can start."""
         self.backlog += 1
         member.backlog += 1
 
     def remove_backlog(self, now: float, member: M) -> None:
-        """It has one request less to start."""
+        """One request less can start."""
         self.backlog -= 1
         member.backlog -= 1
         assert self.backlog == member.backlog >= 0, f"{member!r}: {member.backlog} left of {self.backlog}"
 
     def front(self) -> M | None:
-        """It, if it has work and is not put aside."""
+        """The member, if it has work and is not skipped."""
         return self._member if self.backlog and not self._aside else None
 
     def lines(self) -> tuple[list[M], list[M], list[M], list[Entry[M]]]:
-        """As a ring's: it has its turn, or nothing to do."""
+        """As a ring's: the member has its turn, or nothing to do."""
         return [], [self._member] if self.backlog else [], [], []
 
     def charge(self, member: M, cost: float) -> None:
-        """It starts a request of this cost."""
+        """A request of this cost starts."""
         member.unsettled += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
-        """A charge was too high by `refund`; `ended` is no longer in flight."""
+        """Correct a charge that was too high by `refund`; `ended` is no longer in flight."""
         member.unsettled -= refund + ended
 
     def skip(self, member: M) -> None:
-        """Nothing of it can start now."""
+        """The member's head cannot start in this decision."""
         self._aside = True
 
     def unskip(self, started: bool) -> None:
@@ -62,11 +61,11 @@ class SingleClass(Generic[M]):
         self._aside = False
 
     def reweigh(self, member: M, weight: float) -> None:
-        """Its weight, for when others come."""
+        """Set its weight, for when other classes come."""
         member.weight = weight
 
     def joined(self, now: float) -> Ring[M]:
-        """A ring with this member in it, as it is: others may come."""
+        """A ring with this member and its backlog."""
         ring: Ring[M] = Ring(self.quantum)
         waiting, self._member.backlog = self._member.backlog, 0
         for _ in range(waiting):
