@@ -1,18 +1,13 @@
-"""The admission test, before a request is queued and again when it starts.
+"""The admission test, before a request is queued and again when it starts: docs/architecture/mechanisms/admission.md.
 
     max(wait, q95(retrieval)) + prefill before it + own service <= margin * (deadline - now)
     max(wait, q95(retrieval)) + prefill before it + own prefill <= margin * (first token due - now)     streams only
 
-While a slot is free, only what could not finish in an idle pool is rejected. The rules for the margin, `Prefer: wait`,
-cold tenants and the quantiles by share are in docs/architecture/mechanisms/admission.md. Two reasons that are not:
-
-- The wait and the service time are separate terms because they err differently: the wait depends on many other
-  requests, the service time on one unknown length. One factor over both would be wrong for one of them.
-- A tenant above its share is judged by high quantiles only as far as it gets its share: a tenant whose requests are
-  all rejected by caution would have no queue for the scheduler to be fair to.
-
-Related work: Clockwork (OSDI 2020) and Nexus (SOSP 2019) test feasibility with known service times; Mooncake (FAST
-2025) rejects before prefill; QLM (2024) estimates waits from queued tokens. None of them knows a share under DRR.
+While a slot is free, only what could not finish in an idle pool is rejected. Wait and service time are separate terms
+because they err differently: the wait depends on many other requests, the service time on one unknown length. A tenant
+above its share is judged by high quantiles only as far as it gets its share: if caution rejected all its requests, it
+would have no queue for the scheduler to be fair to. Related work (Clockwork, Nexus, Mooncake, QLM) does not know a
+share under deficit round robin.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""One admission decision about one request.
+"""One admission decision about one request: docs/architecture/mechanisms/admission.md has the order of the tests.
 
-Under `DeadlineAdmission` (`admission.py`) the tests come in this order, the deadline test at each level in turn:
-
-    a worker is live                                                else no_capacity
-    the tenant's queue is short, or allowed to stand (`codel.py`)   else yield, standing_queue
-    the client accepts the predicted wait                           else yield, no_slot
-    deadline and first token fit, at some degradation level         else deadline_infeasible
-    the bounds have room (`account.py`), tested by the scheduler    else tenant_queue_full or yield
-
-Under `BoundedAdmission` the first and the last test remain, and that of a client that accepts no wait. A pool with a
-free slot whose workers have much to prefill is *congested*: the full test applies, with the unread tokens before the
-request. See docs/architecture/mechanisms/admission.md.
+A pool with a free slot whose workers have much to prefill is *congested*: the full test applies, with the unread tokens
+before the request. Under `BoundedAdmission` only the tests of live workers and of the bounds remain, and `no_slot` for
+a client that accepts no wait.
 """
 
 from __future__ import annotations

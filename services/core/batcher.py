@@ -1,28 +1,15 @@
-"""When a batch forms, and which requests join it: docs/architecture/mechanisms/batching.md.
-
-    full          nothing more fits: slots or memory are taken
-    idle          a slot is free (continuous batching: the only trigger)
-    latest start  the tightest deadline allows no more waiting: deadline - service_s
-    window end    the oldest request has waited for the window
-
-`continuous`: sequences join at every step while a slot is free (Orca, OSDI 2022). `static`: only an empty engine, which
-waits for the window; a window of 0 fires when idle. The queue is ordered by deadline, then by arrival.
+"""When a batch forms, and which requests join it: docs/architecture/mechanisms/batching.md has triggers and order.
 
 Memory is counted in tokens. A request reserves its prompt and its longest answer, so no running sequence is preempted.
-If the head does not fit, nothing passes it: short requests would take each piece of memory as it is freed. The
-cost is idle memory, less than the head reserves. A request that cannot fit into an empty engine would block the queue
-until its deadline, so the caller must reject it, or discard it if the memory shrinks.
-
-A start is futile when the first token cannot come before the deadline (`ready_s`). This is tested only when a batch is
-built. A futile request leaves as expired, takes no slot and delays no other.
+If the head does not fit, nothing passes it: short requests would take each piece of memory as it is freed. A request
+that cannot fit into an empty engine would block the queue until its deadline, so the caller must reject it, or discard
+it if the engine's memory shrinks. A start is futile when the first token cannot come before the deadline (`ready_s`).
+This is tested only when a batch is built; a futile request leaves as expired.
 
 Bounds: at most `slots` run, and at most `slots + queue_size` are here in all, so a burst onto an idle engine is not
 rejected. No batch reserves more than was free. Nothing fires at or after its deadline. In continuous mode no slot is
 free while the head fits. Until the time in `Wait` nothing changes by itself, and at that time something does. Slack is
 never clamped to zero: that would make requests that cannot succeed the most urgent.
-
-Cost: one bisection to queue. A decision looks at the requests that leave the queue, at the next one, and at each member
-of a static batch.
 """
 
 from __future__ import annotations

@@ -4,13 +4,9 @@
     l := l + STEP * q          when the wait was longer than predicted at q
     l := l - STEP * (1 - q)    otherwise
 
-The first line is split conformal prediction (Vovk, Gammerman and Shafer 2005), exact while errors are exchangeable.
-The others are adaptive conformal inference (Gibbs and Candes, NeurIPS 2021): over T starts, coverage is within
-2 / (STEP * T) of q while the level is not at an end. Above level 1 the prediction exceeds the largest error of the
-window by (l - 1) times its spread, up to level MOST, because errors come in waves and the window may hold only half of
-one. Errors that grow faster are not covered.
-
-The error is added, because a factor explodes where 0.1 ms was predicted and 5 ms were waited (decision 017).
+The first line is split conformal prediction (Vovk, Gammerman and Shafer 2005), the others are adaptive conformal
+inference (Gibbs and Candes, NeurIPS 2021): over T starts, coverage is within 2 / (STEP * T) of q while the level is not
+at an end. Errors that keep growing are not covered.
 """
 
 from __future__ import annotations

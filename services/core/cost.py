@@ -1,19 +1,12 @@
 """The cost of a request, and the estimate of its answer length: docs/architecture/mechanisms/cost.md.
 
     cost = prompt_tokens * prompt weight + completion_tokens * completion weight          in token-equivalents
+    S(x) = product over lengths up to x of (1 - d / n)                                    the share longer than x
 
-`Lengths` learns the answer lengths of one tenant on one model. Answers that were cut (limit, deadline, disconnect) are
-censored samples, so it uses the Kaplan-Meier estimator (1958). With d the weight of the answers that ended at length x,
-and n the weight of all that were at least that long:
-
-    S(x) = product over lengths up to x of (1 - d / n)          the share longer than x
-
-`at(q, m)` is the smallest x with S(x) <= 1 - q, at most m; `expected(m)` is the area under S from 0 to m: the mean of
-min(length, m). Where the longest answers were cut, S stays above 0: they are taken to reach any limit.
-
-Bounds: lengths of 1 to a million tokens are kept within 5 %, and exactly if all are equal (`quantile.Sketch`). A sample
-weighs half after 200 more. Tables are rebuilt after an eighth more samples, at most 128. The estimator assumes that the
-limit of a request is independent of its length: a client that sets short limits for short answers is overestimated.
+S is the Kaplan-Meier estimator (1958), since answers that were cut (limit, deadline, disconnect) are censored samples:
+d is the weight of the answers that ended at length x, n the weight of all that were at least that long. Lengths of 1 to
+a million tokens are kept within 5 %, and exactly if all are equal (`quantile.Sketch`). A sample weighs half after 200
+more. Tables are rebuilt after an eighth more samples, at most 128.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
 """Which request of a pool starts next: two queue disciplines with one interface, exchanged while requests wait.
 
-    DrrDiscipline    tenants take turns by deficit, class by class (`ring.py`). A new request waits for its own queue
-                     at its own share, and for one round of the others.
-    FifoDiscipline   one queue over all tenants of a pool, in order of arrival. Cost, weight and deadline do not count.
+    DrrDiscipline    tenants take turns by deficit, class by class (`ring.py`)
+    FifoDiscipline   one queue over all tenants of a pool, in order of arrival; cost, weight and deadline do not count
 
 With both, a request that cannot start yet is skipped and keeps its place: no slot waits for a running retrieval. The
-rings count under either, since shares and settlements need them. FIFO's choice is O(n) in skipped requests.
-
-    wait = min( all queued work,
-                (own work ahead + own debt) / share + one round of the others ) / R + time to the next free slot
-
-`own work ahead` is that with earlier deadlines. Rounds are also measured, because arrivals overtake a queued request,
-and the longer prediction counts (decision 018). A tenant with an empty queue and a positive deficit waits for the new
-list only. A slot counts as free if requests whose retrieval still runs leave it. See
-docs/architecture/mechanisms/admission.md.
+rings count under either, since shares and settlements need them. FIFO's choice is O(n) in skipped requests. The wait
+is predicted as docs/architecture/mechanisms/admission.md says; a slot counts as free if the requests whose retrieval
+still runs leave it.
 """
 
 from __future__ import annotations

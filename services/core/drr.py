@@ -2,16 +2,11 @@
 
     pool of workers -> class (weights, a floor for each) -> tenant (weights) -> earliest deadline
 
-Each inner node is a surplus round robin (`ring.py`), so each level has its own bounded gap, and the gaps add. A request
-is charged its estimated cost at its start and settled once at its end, at both levels. A request whose retrieval runs,
-or that does not fit what is free (`fits`), is queued, counts in the bounds, and is skipped.
-
-A *tenant* is an account over all pools. Its queue in one class of one pool is a *flow*, with a deficit of its own. When
-a flow becomes active it takes over the debt of the tenant's idle flows in the same class of other pools. A request for
-a class below its tenant's own is queued in a flow of that class.
-
-Queues are bounded per tenant and in all: requests, cost and bytes. Cost: O(1) in the common case, O(log n) at worst.
-Idle tenants that are not configured are forgotten, oldest first, after FORGET_AFTER_S or above `idle_tenants`.
+Each inner node is a surplus round robin (`ring.py`), so each level has its own bounded gap, and the gaps add. A
+*tenant* is an account over all pools. Its queue in one class of one pool is a *flow*, with a deficit of its own. When a
+flow becomes active it takes over the debt of the tenant's idle flows in the same class of other pools. A request for a
+class below its tenant's own is queued in a flow of that class. A request whose retrieval runs, or that does not fit
+what is free (`fits`), counts in the bounds and is skipped. Cost: O(1) in the common case, O(log n) at worst.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""The capacity of a pool's workers: work per second, time per token, time to first token.
+"""The capacity of a pool's workers: docs/architecture/mechanisms/estimator.md. State: O(slots).
 
-Capacity is measured while at least 90 % of the slots are taken:
+    R = (work done / slot-seconds spent on it, both fading) * live slots          while 90 % of the slots are taken
 
-    R = (work done / slot-seconds spent on it, both fading) * live slots
-
-It is per slot, so a lost worker changes R at once. It is a ratio of sums, so short answers do not outweigh long ones.
-Cancelled work counts, since it used its slot. While fewer than ENOUGH samples exist at that load, R is what the workers
-announced, or else what was measured at any load.
-
-Prefill is a linear model (`prefill.py`) times the quantile of its error. The error is relative to at least the mean
-prefill: a short prompt that waits for a long one takes fifteen times its prediction, and with that factor every long
-prompt would miss its deadline. Time per token is a sketch, because admission needs medians and high quantiles.
-
-Bound: the sketches' relative error, 2 %. State: O(slots). See docs/architecture/mechanisms/estimator.md.
+While fewer than ENOUGH samples exist at that load, R is what the workers announced, or else what was measured at any
+load. Prefill is a linear model (`prefill.py`) times the quantile of its error. The error is relative to at least the
+mean prefill: a short prompt that waits for a long one takes fifteen times its prediction, and with that factor every
+long prompt would miss its deadline. The sketches' relative error is 2 %.
 """
 
 from __future__ import annotations

@@ -1,26 +1,13 @@
-"""The degradation ladder: smaller answers before rejections (docs/architecture/mechanisms/degradation.md).
-
-A window of 0.5 s wants the level, from the present one on, with the highest value (by at least 1 % per step):
+"""The degradation ladder, smaller answers before rejections: docs/architecture/mechanisms/degradation.md has all rules.
 
     value[k] = worth[k] * min(1, 1 / load[k])          load[k]: offered work, priced at level k, divided by capacity R
 
-While the q95 of the wait exceeds half the median slack, the load counts a quarter more.
-
-    rise   from level 0 when two of the last three windows want it, to what the last one wants; from a degraded level to
-           the median of the last eleven
-    fall   one level, when for 5 s the level before it had the highest value from there on, at a quarter more load
-    dwell  3 s between any two changes
-    budget two changes a minute; a third only for a rise from a load above 1.5, or for a fall while level 0 is best
+A window of 0.5 s wants the level with the highest value, from the present one on. A rise needs the votes of several
+windows, a fall 5 s of calm at a quarter more load. While the work is constant the level changes at most twice, ever.
 
 Waits alone decide nothing: the standing-queue control keeps them short at any load, and below 0.8 R a long wait is left
 from a burst. Each level is judged by its own price: priced at level 0, a steady overload would climb and fall for ever.
-
-Bounds. While the work is constant the level changes at most twice, ever: once for the work and once for the waits.
-(value[j] / value[k], for j < k, never grows with the load, so what is best at a quarter more load is best at the load
-itself, and no change is undone. The quarter exceeds the 15 % by which R may shift with the mix.) From level 0 an
-overload is answered after two windows, 1 s. When work at full price is below 0.8 R, level k is left after 5 + 3 (k - 1)
-s. Without work or calls it falls; while R is unknown it stays. Credits: Fox and Brewer (1999) for yield and harvest,
-Klein et al. (Brownout, ICSE 2014) for a controller that dims optional work.
+Yield and harvest are Fox and Brewer's (1999); a controller that dims optional work is Klein et al.'s (ICSE 2014).
 """
 
 from __future__ import annotations

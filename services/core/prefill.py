@@ -2,18 +2,15 @@
 
     time to first token = start + per token * prompt tokens + per token before * unread tokens of others at its start
 
-The start is needed because a batching worker gives the first token at the end of a step: fitted as proportional, twenty
-tokens in 24 ms make a prompt of 1,500 look like two seconds. While sizes differ little, start and slope cannot be told
-apart; a ridge draws the slope to the announced value, or without one to proportional:
+A batching worker gives the first token at the end of a step, hence the start: fitted as proportional, twenty tokens in
+24 ms make a prompt of 1,500 look like two seconds. While sizes differ little, start and slope cannot be told apart; a
+ridge draws the slope to the announced value, or without one to proportional:
 
     per token = (cov(tokens, s) + RIDGE * prior) / (var(tokens) + RIDGE)
 
-`per token before` is the pool's prefill speed (1 / it, in tokens per second) where a worker prefills one prompt after
-another, and 0 where slots prefill in parallel. While samples are few it is drawn to the announced value. Requests
-cancelled during prefill give no sample; the third term keeps the fast ones that remain from biasing the fit.
-
-Bounds: no coefficient is negative, and at the mean sizes the line passes through the mean time. State: ten sums.
-See docs/architecture/mechanisms/estimator.md.
+`per token before` is 0 where slots prefill in parallel; else the pool prefills 1 / it tokens per second. While samples
+are few it is drawn to the announced value. Bounds: no coefficient is negative, and at the mean sizes the line passes
+through the mean time. See docs/architecture/mechanisms/estimator.md.
 """
 
 from __future__ import annotations

@@ -1,23 +1,15 @@
 """Retry hints: a rejection reserves capacity for the retry, so that clients do not all return at once.
 
-Half of the capacity of a scope (`rate`, in work per second) is reserved for its queue, half for returning clients. A
-hint is the first free slot after the queue has drained (docs/architecture/mechanisms/retries-and-hints.md):
-
     slot    = max(now + 0.05 s, now + queued_work / (0.5 * rate), free_at)
     free_at = slot + work / (0.5 * rate)
     hint    = (slot - now) * (1 + 0.2 * random())
 
 `free_at` is the whole state: the virtual clock of a leaky bucket (GCRA, ITU-T I.371). Jitter only delays, so it cannot
-break the bound. Breakwater (Cho et al., OSDI 2020) gives credits for the same reason; here the credit is a time, since
-clients keep no connection.
-
-Bounds. Slots never overlap: if all clients obey, the work back by time t after a burst of rejections at 0 is at most
-0.5 * rate * t + that of one request. More queued work never gives an earlier slot. A hint is in [0.05, 30] s.
-Reservations end 25 s ahead (30 with jitter), and a larger crowd shares the last five seconds without the first bound.
-
-One tenant fills at most half of the shared reservations: its share has a second virtual clock, at most 12.5 s ahead.
-Beyond that its hint is the end, and nothing is reserved. So in any T seconds one tenant reserves at most
-0.5 * rate * (12.5 + T) or a single request, and it alone delays no other by more than that.
+break the bounds, which are in docs/architecture/mechanisms/retries-and-hints.md. A second virtual clock limits each
+tenant to half of the shared reservations, 12.5 s. Beyond that its hint is the end, and nothing is reserved. So in any T
+seconds one tenant reserves at most 0.5 * rate * (12.5 + T) or a single request, and alone delays no other by more than
+that. Breakwater (Cho et al., OSDI 2020) gives credits for the same reason; here a credit is a time, since clients keep
+no connection.
 """
 
 from __future__ import annotations

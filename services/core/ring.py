@@ -1,32 +1,19 @@
 """Surplus round robin: members take turns, pay estimated costs, and may owe (docs/architecture/mechanisms/fairness.md).
 
-Deficit Round Robin (Shreedhar and Varghese, SIGCOMM 1995) must know each cost in advance. In the surplus form a member
-is served while its deficit is *positive*, pays an estimate, and gets or pays the difference later (`settle`), even if
-it has left the ring. Elastic Round Robin (Kanhere, Sethu and Parekh 2002) does so for packets.
-
     every round:         given += quantum           to each, per unit of weight
     deficit of member i: deficit_i + (given - since_i) * weight_i
     served while it is above 0, and otherwise not before given > since_i - deficit_i / weight_i
 
-Deficits are relative to one counter, so a member deep in debt waits in a heap and is not visited each round, and if all
-are in debt the counter jumps (a *bulk round*). A change of quantum does not change past rounds.
+This is Deficit Round Robin (Shreedhar and Varghese, SIGCOMM 1995) for costs that are known only at the end: a member
+pays an estimate, and gets or pays the difference later (`settle`), even if it has left the ring. Deficits are relative
+to one counter, so a member deep in debt waits in a heap and is not visited each round, and if all are in debt the
+counter jumps (a *bulk round*). A change of quantum does not change past rounds.
 
-Only members with work are in the ring. For those that return:
-
-- Debt is kept, or "one huge request, pause, repeat" would be free. Rounds pay it off; so does time, towards one whole
-  quantum, with a half-life; and it is capped. Half-life and cap apply to settled debt only: a request in flight stays
-  charged in full, or its refund would be a gift.
-- Nothing is saved up: a member returns with at most one quantum, in the round in which it left with what it had left of
-  it. So it gets one quantum per round, however it comes and goes.
-- A returning member with a positive deficit goes on the *new* list, ahead of the ring (FQ-CoDel, RFC 8290). There an
-  emptied flow stays for one more visit, so that it is not new twice in a row; here the second rule prevents that, also
-  for a member that empties just in time for its visit, which is worth two quanta a round in FQ-CoDel.
-
-Bound, for a member g with work over a whole interval and any other member f, with C the largest estimate, and E the
-most by which work in flight was estimated too high plus too low:
-W_f/w_f - W_g/w_g <= 2 Q + (C + E_f)/w_f + (C + E_g)/w_g.
-The second Q comes from debtors, which return at another place in the order. Half-life and cap forgive debt beyond the
-bound, on purpose. Cost: O(1) for a turn in this round or the next, O(log n) for a debtor of several rounds.
+Only members with work are in the ring. Rules for their return, the bound and its proof are in the page. Two reasons
+that are not: half-life and cap apply to settled debt only, because forgiven charges of a running request would be
+refunded on top. And a member that returns in the round in which it left has what it had left of that round's quantum,
+so it gets one quantum per round however it comes and goes. In FQ-CoDel (RFC 8290) an emptied flow stays for one more
+visit instead, which is worth two quanta a round to a flow that empties just in time.
 """
 
 from __future__ import annotations
