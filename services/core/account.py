@@ -152,12 +152,12 @@ class TenantAccount:
             self.flows = {key[0]: self.others.pop(key) for key in again}
         self.weight, self.class_name, self.usage.bounds = spec.weight, spec.class_name, spec.bounds
 
-    def lines(self) -> Iterator[Flow]:
+    def all_flows(self) -> Iterator[Flow]:
         """All queues of the tenant."""
         yield from self.flows.values()
         yield from self.others.values()
 
-    def lines_in(self, pool: str) -> Iterator[Flow]:
+    def flows_in(self, pool: str) -> Iterator[Flow]:
         """The tenant's queues in one pool."""
         if pool in self.flows:
             yield self.flows[pool]

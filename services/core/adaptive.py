@@ -17,32 +17,32 @@ import math
 
 from services.core.limit import InflightCap
 
-LEAST_ROUND = 16
-MOST_ROUND = 256
+MIN_ROUND = 16
+MAX_ROUND = 256
 FASTER_SHARE = 0.2  # how far a faster round moves the baseline towards its median
 STEEPEST = 0.5
 REFUSED_SHARE = 0.9
 
 
 class AdaptiveLimit(InflightCap):
-    """A cap between `least` and `most` that follows the paces reported when places are given back.
+    """A cap between `min_limit` and `max_limit` that follows the paces reported when places are given back.
 
-    Raises ValueError unless 1 <= least <= most and the tolerance is above 1 and finite.
+    Raises ValueError unless 1 <= min_limit <= max_limit and the tolerance is above 1 and finite.
     """
 
-    __slots__ = ("_limit", "_paces", "_peak", "_refused", "_stale", "baseline", "least", "most", "tolerance")
+    __slots__ = ("_limit", "_paces", "_peak", "_refused", "_stale", "baseline", "max_limit", "min_limit", "tolerance")
 
-    def __init__(self, *, least: int, most: int, tolerance: float = 2.0) -> None:
-        if not 1 <= least <= most:
-            raise ValueError(f"least must be at least 1 and at most {most}, got {least}")
+    def __init__(self, *, min_limit: int, max_limit: int, tolerance: float = 2.0) -> None:
+        if not 1 <= min_limit <= max_limit:
+            raise ValueError(f"min_limit must be at least 1 and at most {max_limit}, got {min_limit}")
         if not 1 < tolerance < math.inf:
             raise ValueError(f"tolerance must be above 1 and finite, got {tolerance}")
-        self.least = least
-        self.most = most
+        self.min_limit = min_limit
+        self.max_limit = max_limit
         self.tolerance = tolerance
         self.baseline = math.inf  # until the first round
-        super().__init__(cap=least)
-        self._limit = float(least)
+        super().__init__(cap=min_limit)
+        self._limit = float(min_limit)
         self._paces: list[float] = []
         self._stale = 0  # samples to skip: their requests started before the limit last shrank
         self._peak = 0  # highest number in flight in this round
@@ -69,7 +69,7 @@ class AdaptiveLimit(InflightCap):
             self._stale -= 1
         elif pace is not None:
             self._paces.append(pace)
-        if len(self._paces) + self._refused >= min(max(self.cap, LEAST_ROUND), MOST_ROUND):
+        if len(self._paces) + self._refused >= min(max(self.cap, MIN_ROUND), MAX_ROUND):
             self._end_round()
 
     def _back_off(self) -> None:
@@ -89,7 +89,7 @@ class AdaptiveLimit(InflightCap):
     def _learn(self) -> None:
         """Set the baseline after a round with few in flight; lower it if three quarters of the samples are faster."""
         median, upper_quartile = self._at(1 / 2), self._at(3 / 4)
-        if self._peak <= self.least or self.baseline == math.inf:
+        if self._peak <= self.min_limit or self.baseline == math.inf:
             self.baseline = median
         elif upper_quartile < self.baseline:
             self.baseline += FASTER_SHARE * (median - self.baseline)
@@ -106,10 +106,10 @@ class AdaptiveLimit(InflightCap):
         return self._paces[int(len(self._paces) * share)]
 
     def _move(self, limit: float) -> None:
-        self._limit = min(max(limit, float(self.least)), float(self.most))
+        self._limit = min(max(limit, float(self.min_limit)), float(self.max_limit))
         self.cap = int(self._limit)
-        assert self.least <= self.cap <= self.most, f"a limit of {limit}: {self!r}"
+        assert self.min_limit <= self.cap <= self.max_limit, f"a limit of {limit}: {self!r}"
 
     def __repr__(self) -> str:
-        places = f"{self.inflight}/{self.cap} in {self.least}..{self.most}"
+        places = f"{self.inflight}/{self.cap} in {self.min_limit}..{self.max_limit}"
         return f"<AdaptiveLimit {places}, baseline {self.baseline:.3g}>"

@@ -96,9 +96,9 @@ class DeadlineAdmission:
         """The earliest of the three."""
         latest, why = _latest_start(request, prompt_tokens, answer_tokens, lengths, estimator, settings)
         if request.ready:
-            patient_until = _patient_until(request)
-            if patient_until < latest:
-                return patient_until, "patience"
+            limit_at = _wait_limit_at(request)
+            if limit_at < latest:
+                return limit_at, "patience"
         return latest, why
 
     def grant(
@@ -149,8 +149,8 @@ class BoundedAdmission:
         settings: SchedulerSettings,
     ) -> tuple[float, str]:  # fmt: skip
         """When the client's limit on the wait is reached."""
-        patient_until = _patient_until(request) if request.ready else inf
-        return patient_until, "patience" if patient_until < inf else "deadline"
+        limit_at = _wait_limit_at(request) if request.ready else inf
+        return limit_at, "patience" if limit_at < inf else "deadline"
 
     def grant(
         self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
@@ -165,7 +165,7 @@ class BoundedAdmission:
         return inf
 
 
-def _patient_until(request: Request) -> float:
+def _wait_limit_at(request: Request) -> float:
     return request.start_by + max(0.0, request.ready_at - request.queued_at) + TURN_S
 
 

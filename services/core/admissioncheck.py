@@ -171,20 +171,20 @@ class AdmissionCheck:
         """Whether the client accepts the predicted wait. A free slot is no wait."""
         if self.prediction.idle:
             return True
-        patience_s = self.request.start_by - self.now
-        return patience_s > 0 and self.prediction.wait_s <= patience_s
+        accepted_s = self.request.start_by - self.now
+        return accepted_s > 0 and self.prediction.wait_s <= accepted_s
 
     def misses(self) -> str | None:
         """What the request would miss at the planned level: "deadline", "first_token" or None."""
-        if not self._makes_it():
+        if not self._meets_deadline():
             return "deadline"
-        return None if self.request.first_token_by == inf or self._first_token_makes_it() else "first_token"
+        return None if self.request.first_token_by == inf or self._meets_first_token() else "first_token"
 
-    def _makes_it(self) -> bool:
+    def _meets_deadline(self) -> bool:
         """The deadline test. In an idle pool only what is certain counts."""
         slack_s = self.request.deadline - self.now
         if self.free:
-            return 0 < slack_s > self._read_s()
+            return 0 < slack_s > self._prefill_s()
         request = self.request
         self.service_s = request.counted_service_s = self._service_s()
         if slack_s <= 0:
@@ -194,16 +194,16 @@ class AdmissionCheck:
         wait_s = request.counted_wait_s = self._wait_s()
         return wait_s + self.prefill_backlog_s + self.service_s <= self.settings.safety_margin * slack_s
 
-    def _first_token_makes_it(self) -> bool:
+    def _meets_first_token(self) -> bool:
         """The test of the first token: the wait and its prefill."""
-        slack_s, read_s = self.request.first_token_by - self.now, self._read_s()
+        slack_s, prefill_s = self.request.first_token_by - self.now, self._prefill_s()
         if slack_s <= 0 or self.free:
-            return read_s < slack_s
+            return prefill_s < slack_s
         if not self.settings.feasibility:
             return True
-        return self._wait_s() + read_s <= self.settings.safety_margin * slack_s
+        return self._wait_s() + prefill_s <= self.settings.safety_margin * slack_s
 
-    def _read_s(self) -> float:
+    def _prefill_s(self) -> float:
         """Seconds to its first token if it starts now: the prompts before it, and its own."""
         return self.prefill_backlog_s + self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
 
@@ -275,14 +275,14 @@ class AdmissionCheck:
             return Rejection(outcome, reason, scope, wait_s, None)
         if outcome is Outcome.DEADLINE_INFEASIBLE and not self._fits_alone():
             return Rejection(outcome, "too_long", scope, wait_s, None)
-        now, book, work = self.now, self.tenant_stats.reservations, self.cost_tokens
+        now, reservations, work = self.now, self.tenant_stats.reservations, self.cost_tokens
         if own:
-            hint_s = book.hint(now, self.flow.work, work, rate * self.share, random)
+            hint_s = reservations.hint(now, self.flow.work, work, rate * self.share, random)
         else:
             before = self.pool_stats.pool.work
             if self.congested:
                 before += self.pool_stats.estimator.unread_tokens * self.settings.weights.prompt
-            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, guest=book)
+            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, own=reservations)
         if reason == "no_slot":  # queued work does not include the running requests
             hint_s = min(LATEST_S, max(hint_s, wait_s * (1.0 + JITTER * random())))
         return Rejection(outcome, reason, scope, wait_s, hint_s)
@@ -292,5 +292,5 @@ class AdmissionCheck:
         margin, request = self.settings.safety_margin, self.request
         if not self.service_s < margin * (request.deadline - self.now):
             return False
-        read_s = self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
-        return read_s < margin * (request.first_token_by - self.now)
+        prefill_s = self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
+        return prefill_s < margin * (request.first_token_by - self.now)

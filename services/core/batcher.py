@@ -99,7 +99,7 @@ class BatchFormer(Generic[T]):
     Raises ValueError if `queue_size` or `slots` is below 1, or the window is negative or not finite.
     """
 
-    __slots__ = ("_line", "_offers", "_places", "batching", "queue_size", "slots", "window_s")
+    __slots__ = ("_offers", "_places", "_queue", "batching", "queue_size", "slots", "window_s")
 
     def __init__(self, batching: Batching, *, slots: int, queue_size: int, window_s: float = 0.0) -> None:
         if queue_size < 1:
@@ -110,12 +110,12 @@ class BatchFormer(Generic[T]):
         self.resize(slots)
         self.queue_size = queue_size
         self.window_s = window_s
-        self._line: list[_Place[T]] = []  # sorted
+        self._queue: list[_Place[T]] = []  # sorted
         self._places: dict[str, _Place[T]] = {}  # by id, in order of arrival
         self._offers = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
     def resize(self, slots: int) -> None:
         """Set the number of slots. While more than that run, nothing starts. Raises ValueError below 1."""
@@ -125,7 +125,7 @@ class BatchFormer(Generic[T]):
 
     def full(self, running: int) -> bool:
         """Whether the next offer would be refused, with `running` sequences in the engine."""
-        return running + len(self._line) >= self.slots + self.queue_size
+        return running + len(self._queue) >= self.slots + self.queue_size
 
     def offer(self, waiting: Waiting[T], running: int) -> bool:
         """Queue a request. False, and no change, if the queue is full. Raises ValueError for an id that is queued."""
@@ -137,8 +137,8 @@ class BatchFormer(Generic[T]):
         place = (waiting.deadline, self._offers, waiting)
         self._offers += 1
         self._places[waiting.id] = place
-        insort(self._line, place)
-        assert len(self._line) == len(self._places), self._fault(waiting)
+        insort(self._queue, place)
+        assert len(self._queue) == len(self._places), self._fault(waiting)
         return True
 
     def discard(self, id: str) -> bool:
@@ -146,18 +146,18 @@ class BatchFormer(Generic[T]):
         place = self._places.pop(id, None)
         if place is None:
             return False
-        at = bisect_left(self._line, place)
-        assert self._line[at : at + 1] == [place], self._fault(place[-1])
-        del self._line[at]
+        at = bisect_left(self._queue, place)
+        assert self._queue[at : at + 1] == [place], self._fault(place[-1])
+        del self._queue[at]
         return True
 
     def expire(self, now: float) -> tuple[Waiting[T], ...]:
         """Remove and return the requests whose deadline has come."""
-        return self._take(bisect_right(self._line, now, key=_deadline))
+        return self._take(bisect_right(self._queue, now, key=_deadline))
 
     def flush(self) -> tuple[Waiting[T], ...]:
         """Remove and return all requests: the worker drains."""
-        return self._take(len(self._line))
+        return self._take(len(self._queue))
 
     def decide(self, now: float, running: int, free_tokens: float = math.inf) -> Fire[T] | Wait[T]:
         """What to start at this step boundary, with `running` sequences in the engine and `free_tokens` unreserved."""
@@ -181,7 +181,7 @@ class BatchFormer(Generic[T]):
         """From the head on: the requests that fit, up to the first that does not, and the futile ones on the way."""
         fitting: list[Waiting[T]] = []
         futile: list[Waiting[T]] = []
-        for _, _, waiting in self._line:
+        for _, _, waiting in self._queue:
             if len(fitting) == room:
                 break
             if now >= waiting.futile_from:
@@ -197,7 +197,7 @@ class BatchFormer(Generic[T]):
         """Why the fitting requests may start now; None: they may not."""
         if self.batching is Batching.CONTINUOUS:
             return Trigger.IDLE
-        if len(fitting) == self.slots or len(fitting) < len(self._line):
+        if len(fitting) == self.slots or len(fitting) < len(self._queue):
             return Trigger.FULL
         if now >= min(waiting.latest_start for waiting in fitting):
             return Trigger.LATEST_START
@@ -205,15 +205,15 @@ class BatchFormer(Generic[T]):
 
     def _take(self, count: int) -> tuple[Waiting[T], ...]:
         """Remove and return the first `count` requests."""
-        taken = tuple(place[-1] for place in self._line[:count])
-        del self._line[:count]
+        taken = tuple(place[-1] for place in self._queue[:count])
+        del self._queue[:count]
         for waiting in taken:
             del self._places[waiting.id]
-        assert len(self._line) == len(self._places), self._fault(*taken[-1:])
+        assert len(self._queue) == len(self._places), self._fault(*taken[-1:])
         return taken
 
     def _fault(self, *of: Waiting[T]) -> str:
-        return f"{len(self._line)} in line, {len(self._places)} by id, at {[each.id for each in of]}: {self!r}"
+        return f"{len(self._queue)} in line, {len(self._places)} by id, at {[each.id for each in of]}: {self!r}"
 
     def _remove(self, gone: list[Waiting[T]]) -> tuple[Waiting[T], ...]:
         for waiting in gone:
@@ -226,9 +226,9 @@ class BatchFormer(Generic[T]):
 
     def _wake_at(self, room: int, fitting: list[Waiting[T]]) -> float | None:
         """The next moment at which the decision changes by itself. If some fit and none starts, all queued ones fit."""
-        if not self._line:
+        if not self._queue:
             return None
-        head = self._line[0][-1]
+        head = self._queue[0][-1]
         soonest = head.futile_from if room else head.deadline
         if fitting:
             soonest = min(self._window_ends(), *(min(one.futile_from, one.latest_start) for one in fitting))

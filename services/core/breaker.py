@@ -6,7 +6,7 @@
     closed     tripped  open       for `open_for_s`
     open       timer    half-open  one probe may pass
     half-open  success  closed     failures := 0
-    half-open  failure  open       for twice as long as before, at most `open_at_most_s`
+    half-open  failure  open       for twice as long as before, at most `max_open_s`
 
 `tripped` is the failure that makes `failures_to_open` in a row. Concurrent calls that fail together count as one
 failure: one stall on our side with fifty calls in flight says less than three failures one after the other. Results of
@@ -65,7 +65,7 @@ class Change:
 class Breaker:
     """Ask `allow` before a call and report its end. A report returns the change of state, if there is one.
 
-    Raises ValueError unless `failures_to_open` >= 1 and 0 < `open_for_s` <= `open_at_most_s`.
+    Raises ValueError unless `failures_to_open` >= 1 and 0 < `open_for_s` <= `max_open_s`.
     """
 
     __slots__ = (
@@ -74,19 +74,19 @@ class Breaker:
         "_until",
         "failures",
         "failures_to_open",
-        "open_at_most_s",
+        "max_open_s",
         "open_for_s",
         "state",
     )
 
-    def __init__(self, *, failures_to_open: int = 3, open_for_s: float = 1.0, open_at_most_s: float = 30.0) -> None:
+    def __init__(self, *, failures_to_open: int = 3, open_for_s: float = 1.0, max_open_s: float = 30.0) -> None:
         if failures_to_open < 1:
             raise ValueError(f"failures_to_open must be at least 1, got {failures_to_open}")
-        if not 0 < open_for_s <= open_at_most_s:
+        if not 0 < open_for_s <= max_open_s:
             raise ValueError(f"open_for_s must be above 0 and at most open_at_most_s, got {open_for_s}")
         self.failures_to_open = failures_to_open
         self.open_for_s = open_for_s
-        self.open_at_most_s = open_at_most_s
+        self.max_open_s = max_open_s
         self.state = BreakerState.CLOSED
         self.failures = 0
         self._open_for_s = open_for_s
@@ -112,8 +112,8 @@ class Breaker:
         if asked_at < self._failed_at:
             return None  # concurrent with a failure that is already counted
         self._failed_at = now
-        last_straw = self.state is BreakerState.CLOSED and self.failures + 1 >= self.failures_to_open
-        return self._on(BreakerEvent.TRIPPED if last_straw else BreakerEvent.FAILURE, now)
+        trips = self.state is BreakerState.CLOSED and self.failures + 1 >= self.failures_to_open
+        return self._on(BreakerEvent.TRIPPED if trips else BreakerEvent.FAILURE, now)
 
     def _on(self, event: BreakerEvent, now: float) -> Change | None:
         before, self.state = self.state, TRANSITIONS[self.state, event]
@@ -127,7 +127,7 @@ class Breaker:
         return Change(before, self.state)
 
     def _open(self, now: float, *, again: bool) -> None:
-        self._open_for_s = min(self._open_for_s * 2, self.open_at_most_s) if again else self.open_for_s
+        self._open_for_s = min(self._open_for_s * 2, self.max_open_s) if again else self.open_for_s
         self._until = now + self._open_for_s
         self.failures = 0
 

@@ -24,7 +24,7 @@ ENOUGH = 20
 REFRESH = 4
 """Samples between two updates of the published quantiles."""
 STEP = 0.02
-MOST = 1.5
+MAX_LEVEL = 1.5
 """The highest level."""
 PUBLISHED = (0.5, 0.9, 0.95)
 STEPS = tuple((STEP * q, STEP * (q - 1.0)) for q in PUBLISHED)
@@ -76,10 +76,10 @@ class WaitCalibration:
     def learn(self, predicted_s: float, actual_s: float) -> None:
         """Add a sample: a request waited `actual_s`, and `predicted_s` was predicted at admission."""
         error_s = actual_s - predicted_s
-        who = self.answering
-        if who is not None:
-            self.coverage.count(actual_s, predicted_s, who._ordered_s)
-            who._adapt(error_s)
+        source = self.answering
+        if source is not None:
+            self.coverage.count(actual_s, predicted_s, source._ordered_s)
+            source._adapt(error_s)
         self._add(error_s)
         if self.parent is not None:
             self.parent._add(error_s)
@@ -92,9 +92,9 @@ class WaitCalibration:
         high += STEPS[1][error_s <= high_s]
         highest += STEPS[2][error_s <= highest_s]
         self._levels = (
-            median if 0.0 <= median <= MOST else max(0.0, min(median, MOST)),
-            high if 0.0 <= high <= MOST else max(0.0, min(high, MOST)),
-            highest if 0.0 <= highest <= MOST else max(0.0, min(highest, MOST)),
+            median if 0.0 <= median <= MAX_LEVEL else max(0.0, min(median, MAX_LEVEL)),
+            high if 0.0 <= high <= MAX_LEVEL else max(0.0, min(high, MAX_LEVEL)),
+            highest if 0.0 <= highest <= MAX_LEVEL else max(0.0, min(highest, MAX_LEVEL)),
         )
 
     def _add(self, error_s: float) -> None:
@@ -124,8 +124,8 @@ class WaitCalibration:
 
     def waits_s(self, predicted_s: float) -> list[float]:
         """The wait in seconds at each published quantile; the prediction itself while no errors are known."""
-        who = self.answering
-        errors_s = who._ordered_s if who is not None else NO_ERRORS
+        source = self.answering
+        errors_s = source._ordered_s if source is not None else NO_ERRORS
         return [max(0.0, predicted_s + error_s) for error_s in errors_s]
 
     def cautious_s(self, predicted_s: float, service_s: float) -> float:
@@ -134,13 +134,13 @@ class WaitCalibration:
         A negative error would admit too much after a lucky spell. Without an upper limit one bad second could stop all
         admissions, and with them all samples.
         """
-        who = self.answering
-        if who is None:
+        source = self.answering
+        if source is None:
             return predicted_s
-        return predicted_s + min(max(0.0, who.errors_s[-1]), service_s + 2 * predicted_s)
+        return predicted_s + min(max(0.0, source.errors_s[-1]), service_s + 2 * predicted_s)
 
     def __repr__(self) -> str:
         shares = ", ".join(f"q{q * 100:g} {self.coverage.share(q) or 0:.1%}" for q in PUBLISHED)
-        who = self.answering
-        error_s = who.errors_s[-1] if who is not None else 0.0
+        source = self.answering
+        error_s = source.errors_s[-1] if source is not None else 0.0
         return f"<WaitCalibration q95 error {error_s * 1000:.0f} ms, covered {shares} of {self.coverage.total}>"

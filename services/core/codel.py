@@ -23,11 +23,11 @@ STEP = 0.7
 class CoDelLimiter:
     """The limit of one tenant on its predicted wait, in seconds."""
 
-    __slots__ = ("_least_s", "_window_ends", "limit_s")
+    __slots__ = ("_min_s", "_window_ends", "limit_s")
 
     def __init__(self) -> None:
         self.limit_s = inf
-        self._least_s = inf
+        self._min_s = inf
         self._window_ends = -inf
 
     def sample(self, now: float, backlog_s: float, target_s: float, slack_s: float) -> None:
@@ -36,11 +36,11 @@ class CoDelLimiter:
             if self._window_ends > -inf:
                 self._judge(1 + int((now - self._window_ends) / WINDOW_S), target_s, slack_s)
             self._window_ends = now + max(WINDOW_S, target_s)
-            self._least_s = inf
-        self._least_s = min(self._least_s, backlog_s)
+            self._min_s = inf
+        self._min_s = min(self._min_s, backlog_s)
 
     def _judge(self, windows: int, target_s: float, slack_s: float) -> None:
-        if self._least_s > target_s:
+        if self._min_s > target_s:
             self.limit_s = max(target_s, STEP * min(self.limit_s, slack_s))
         else:
             self.limit_s /= STEP ** min(windows, 100)

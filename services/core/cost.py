@@ -21,7 +21,7 @@ from services.core.quantile import Sketch
 CONFIDENT_SAMPLES = 20
 _HALF_LIFE = 200
 _ALPHA = 0.05
-_LEAST, _MOST = 0.5, 1e6
+_MIN, _MAX = 0.5, 1e6
 _REFRESH = 128
 _KEPT = 64
 _NONE = (0.0,)
@@ -166,17 +166,17 @@ class Lengths:
 
     def _tabulate(self) -> None:
         """The Kaplan-Meier product, from the shortest answer to the longest."""
-        ended = self._ended.tally() if self._ended is not None else {}
-        cut = self._cut.tally() if self._cut is not None else {}
+        ended = self._ended.buckets() if self._ended is not None else {}
+        cut = self._cut.buckets() if self._cut is not None else {}
         lengths, reached, area = [0.0], [0.0], [0.0]
-        at_least = sum(weight for _, weight in ended.values()) + sum(weight for _, weight in cut.values())
+        remaining = sum(weight for _, weight in ended.values()) + sum(weight for _, weight in cut.values())
         longer = 1.0
         for bucket in sorted(ended.keys() | cut.keys()):
             length, ends = ended[bucket] if bucket in ended else (cut[bucket][0], 0.0)
             area.append(area[-1] + (length - lengths[-1]) * longer)
-            longer *= max(0.0, 1 - ends / at_least) if at_least > ends else 0.0
+            longer *= max(0.0, 1 - ends / remaining) if remaining > ends else 0.0
             longer = longer if longer > _NEVER else 0.0
-            at_least -= ends + (cut[bucket][1] if bucket in cut else 0.0)
+            remaining -= ends + (cut[bucket][1] if bucket in cut else 0.0)
             lengths.append(length)
             reached.append(1 - longer)
         self._lengths, self._reached, self._area = lengths, reached, area
@@ -185,8 +185,8 @@ class Lengths:
     def __repr__(self) -> str:
         if not self.confident:
             return f"<Lengths unsure, {self.samples} samples>"
-        return f"<Lengths mean {self.expected(_MOST):g}, q90 {self.at(0.9, _MOST):g}, {self.samples} samples>"
+        return f"<Lengths mean {self.expected(_MAX):g}, q90 {self.at(0.9, _MAX):g}, {self.samples} samples>"
 
 
 def _sketch() -> Sketch:
-    return Sketch(_ALPHA, half_life=_HALF_LIFE, least=_LEAST, most=_MOST)
+    return Sketch(_ALPHA, half_life=_HALF_LIFE, min_value=_MIN, max_value=_MAX)

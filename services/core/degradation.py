@@ -64,12 +64,12 @@ class Degradation:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
         if controller.due(now):
-            _look(now, check.pool_stats)
+            _update_controllers(now, check.pool_stats)
         level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
         return min(level, request.max_level) if level else 0
 
 
-def _look(now: float, pool_stats: PoolStats) -> None:
+def _update_controllers(now: float, pool_stats: PoolStats) -> None:
     """Update the controllers, heaviest class first: its capacity is what heavier ones leave, at least its share."""
     rate = pool_stats.estimator.rate
     weights = sum(class_stats.weight for class_stats in pool_stats.classes.values())

@@ -80,8 +80,8 @@ class QueueDiscipline(Protocol):
     def deficit(self, now: float, flow: Flow) -> float:
         """The flow's deficit in token-equivalents, negative for debt; 0 where deficits are not used."""
 
-    def tenants(self, most: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
-        """About `most` tenants in the order of their next starts, with their positions; some more than once."""
+    def tenants(self, limit: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
+        """About `limit` tenants in the order of their next starts, with their positions; some more than once."""
 
 
 class DrrDiscipline:
@@ -131,17 +131,17 @@ class DrrDiscipline:
         if not rate:
             return WaitPrediction(share, 0.0, False, False)
         ring, all_work = node.flows, pool.work
-        line, deficit = flow.work_before(due_at) if flow.requests else 0.0, ring.deficit_at(now, flow)
-        new = line == 0.0 and ring.would_be_new(flow, deficit)
+        own_work, deficit = flow.work_before(due_at) if flow.requests else 0.0, ring.deficit_at(now, flow)
+        new = own_work == 0.0 and ring.would_be_new(flow, deficit)
         if new:  # only other new flows are ahead
-            ahead = min(all_work, pool.turn_work(flow, deficit, line) / of_class)
+            ahead = min(all_work, pool.turn_work(flow, deficit, own_work) / of_class)
         else:
-            own = line - deficit if deficit < 0.0 else line
+            own = own_work - deficit if deficit < 0.0 else own_work
             ahead = own / share + pool.round_work - flow.round_part
             if ahead > all_work:
                 ahead = all_work
             if measured_rounds:
-                until_turn = pool.turn_work(flow, deficit, line) / of_class
+                until_turn = pool.turn_work(flow, deficit, own_work) / of_class
                 if until_turn > ahead:
                     ahead = until_turn
         if ahead < 0.0:  # sums of floats drift
@@ -169,17 +169,17 @@ class DrrDiscipline:
         """The deficit in its ring."""
         return flow.node.flows.deficit_at(now, flow)
 
-    def tenants(self, most: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
+    def tenants(self, limit: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
         """Class by class, in the order of the rings' next visits."""
-        for node, _ in service_order(self._pool.classes, most):
-            yield from ((flow.tenant, turn) for flow, turn in service_order(node.flows, most))
+        for node, _ in service_order(self._pool.classes, limit):
+            yield from ((flow.tenant, turn) for flow, turn in service_order(node.flows, limit))
 
 
 def _first_of_class(node: ClassNode, fits: Fits | None) -> Request | None:
     """The head of the first flow of the class that fits. Skipped flows get their places back."""
     flows = node.flows
     while flow := flows.front():
-        head = flow.line.first
+        head = flow.queue.first
         assert head is not None, f"{flow!r} is in turn with nothing to start"
         assert flow.deficit > 0.0, f"{flow!r} is in turn with nothing to pay with"
         if fits is None or fits(head):
@@ -240,7 +240,7 @@ class FifoDiscipline:
         """Always 0."""
         return 0.0
 
-    def tenants(self, most: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
+    def tenants(self, limit: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
         """By their first ready requests."""
         return ((request.flow.tenant, NOW) for request in islice(self._waiting, LOOKED_AT) if request.ready)
 

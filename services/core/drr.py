@@ -118,7 +118,7 @@ class Drr:
         self._change(tenant, spec)
         if tenant.configured:
             tenant.configured = False
-            self._rest(now, tenant)
+            self._note_idle(now, tenant)
         return True
 
     def reclass(self, now: float, classes: tuple[ClassSpec, ...]) -> None:
@@ -194,7 +194,7 @@ class Drr:
     def postpone(self, request: Request, expires_at: float) -> None:
         """Change the expiry of a queued request."""
         if request.stage is WAITING and expires_at != request.expires_at:
-            self._look_at_the_fresh()
+            self._push_fresh()
             self._entry_is_stale()
             self._sequence += 1
             request.expires_at = expires_at
@@ -216,13 +216,13 @@ class Drr:
             for usage in (request.flow.tenant.usage, self.usage):
                 usage.take(request)
         elif request.stage is RUNNING:
-            self._put_right(now, request, charge_tokens)
+            self._adjust_charge(now, request, charge_tokens)
 
     def discard(self, now: float, request: Request) -> bool:
         """Remove a queued request. False if it is not queued."""
         if request.stage is not WAITING:
             return False
-        self._take_out(now, request)
+        self._dequeue(now, request)
         self._entry_is_stale()
         return True
 
@@ -232,16 +232,16 @@ class Drr:
         while self.wakes_at() <= now:
             at, _, request = heappop(self._expiries)
             assert at == request.expires_at <= now, f"{request!r} is taken out at {now:g}, noted for {at:g}"
-            self._take_out(now, request)
+            self._dequeue(now, request)
             expired.append(request)
         return expired
 
     def wakes_at(self) -> float:
         """When `expire` next has something to do; infinity when nothing is queued."""
         if self._fresh:
-            self._look_at_the_fresh()
+            self._push_fresh()
         expiries = self._expiries
-        while expiries and not _stands(expiries[0]):
+        while expiries and not _is_current(expiries[0]):
             heappop(expiries)
             self._stale -= 1
             assert self._stale >= 0, f"more entries are stale than were noted: {self!r}"
@@ -267,13 +267,13 @@ class Drr:
         """
         if request.stage is not RUNNING:
             raise RuntimeError(f"{request!r} does not run, so there is nothing to settle")
-        self._put_right(now, request, actual_tokens, ended=actual_tokens)
+        self._adjust_charge(now, request, actual_tokens, ended=actual_tokens)
         request.stage = ENDED
         tenant = request.flow.tenant
         tenant.running -= 1
         assert tenant.running >= 0, f"{request!r} ended, and was not counted as running: {tenant!r}"
         if not tenant.configured:
-            self._rest(now, tenant)
+            self._note_idle(now, tenant)
 
     def serve_by(self, now: float, discipline: type[DrrDiscipline] | type[FifoDiscipline]) -> None:
         """Set the discipline of every pool, for queued requests too."""
@@ -283,12 +283,12 @@ class Drr:
         for pool in self.pools.values():
             pool.discipline = discipline(pool)
             pool.discipline.begin(
-                now, [flow for tenant in self.tenants.values() for flow in tenant.lines_in(pool.name)]
+                now, [flow for tenant in self.tenants.values() for flow in tenant.flows_in(pool.name)]
             )
 
     def waiting(self) -> Iterator[Request]:
         """All queued requests, tenant by tenant."""
-        return (request for tenant in self.tenants.values() for flow in tenant.lines() for request in flow)
+        return (request for tenant in self.tenants.values() for flow in tenant.all_flows() for request in flow)
 
     # ---- lookups
 
@@ -346,26 +346,26 @@ class Drr:
         self._entry_is_stale()
         return request
 
-    def _put_right(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
+    def _adjust_charge(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
         flow, refund = request.flow, request.charge_tokens - charge_tokens
         request.charge_tokens = charge_tokens
         flow.tenant.charged -= refund
         self.pools[request.pool].settle(now, flow, refund, ended)
 
-    def _take_out(self, now: float, request: Request) -> None:
+    def _dequeue(self, now: float, request: Request) -> None:
         assert request.stage is WAITING, f"{request!r} leaves the line, and does not wait"
         tenant = request.flow.tenant
         self.pools[request.pool].remove(now, request.flow, request)
         tenant.usage.give_back(request)
         self.usage.give_back(request)
         request.stage = ENDED
-        self._rest(now, tenant)
+        self._note_idle(now, tenant)
 
-    def _rest(self, now: float, tenant: TenantAccount) -> None:
+    def _note_idle(self, now: float, tenant: TenantAccount) -> None:
         if not tenant.configured and not tenant.busy:
             self._idle[tenant] = now
 
-    def _look_at_the_fresh(self) -> None:
+    def _push_fresh(self) -> None:
         """Move the requests that are still queued to the heap."""
         for request in self._fresh:
             if request.stage is WAITING:
@@ -378,8 +378,8 @@ class Drr:
         """Count one stale entry; remove the stale ones when they are the majority."""
         self._stale += 1
         if self._stale > 64 + self.usage.requests:
-            self._look_at_the_fresh()
-            self._expiries = [entry for entry in self._expiries if _stands(entry)]
+            self._push_fresh()
+            self._expiries = [entry for entry in self._expiries if _is_current(entry)]
             heapify(self._expiries)
             self._stale = 0
 
@@ -388,7 +388,7 @@ class Drr:
         return f"<Drr {waiting}, {len(self.tenants)} tenants, {list(self.pools.values())}>"
 
 
-def _stands(entry: tuple[float, int, Request]) -> bool:
+def _is_current(entry: tuple[float, int, Request]) -> bool:
     """Whether the request of an entry is queued and expires at the time of the entry."""
     return entry[2].stage is WAITING and entry[2].expires_at == entry[0]
 

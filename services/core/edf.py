@@ -21,7 +21,7 @@ BLOCK = 64
 Entry = tuple[float, int, Request]
 
 
-class DeadlineLine:
+class DeadlineQueue:
     """Requests sorted by (due_at, sequence), with the sum of their charges."""
 
     __slots__ = ("_blocks", "_count", "_sums", "work")
@@ -125,7 +125,7 @@ class DeadlineLine:
 
     def __repr__(self) -> str:
         span = f", due {self._blocks[0][0][0]:g} to {self._blocks[-1][-1][0]:g}" if self._count else ""
-        return f"<DeadlineLine {self._count} requests, {self.work:g} tokens of work{span}>"
+        return f"<DeadlineQueue {self._count} requests, {self.work:g} tokens of work{span}>"
 
 
 def _first_of(block: list[Entry]) -> Entry:

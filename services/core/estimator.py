@@ -103,7 +103,7 @@ class Estimator:
             prefill_s_per_token, (prefill_s_per_token or 0.0) / readers if readers else 0.0
         )
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
-        self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
+        self._token_s = Sketch(0.02, half_life=HALF_LIFE, min_value=1e-6, refresh=64)
         self.median_s = 0.0
         """Median time per token after the first; 0 while unknown."""
         if s_per_token:
@@ -125,13 +125,13 @@ class Estimator:
         """Set the number of live slots. Raises ValueError if it is negative."""
         if slots < 0:
             raise ValueError(f"slots must be at least 0, got {slots}")
-        self._pass(now)
+        self._advance(now)
         self.slots = slots
         self._update_rate()
 
     def start(self, now: float, request: Request, service_s: float) -> None:
         """A request takes a slot, for about `service_s`."""
-        self._pass(now)
+        self._advance(now)
         self.busy += 1
         request.full_s = self._full_s
         self._starts += 1
@@ -142,7 +142,7 @@ class Estimator:
 
     def stop(self, now: float) -> None:
         """A slot is free again."""
-        self._pass(now)
+        self._advance(now)
         self.busy -= 1
         assert self.busy >= 0, f"a slot was given back twice: {self!r}"
 
@@ -160,7 +160,7 @@ class Estimator:
             )
             request.read_tokens = 0
 
-    def _pass(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         if self.busy >= FULL * self.slots:
             self._full_s += now - self._changed_at
         self._changed_at = now

@@ -25,7 +25,7 @@ LONG_WAIT_SHARE = 0.5  # of the median slack
 SPARE = 1.25  # factor on the load at which a calm level must still be the best
 GAIN = 1.01  # factor by which a deeper level must be better
 VOTES = 11  # windows that count while degraded: 5.5 s
-MOST_SIZES = 4096  # entries of the lookup tables
+MAX_SIZES = 4096  # entries of the lookup tables
 WORTH_IT_LOAD = 1.5  # a third of the requests would be rejected
 
 
@@ -93,7 +93,7 @@ class LadderSizes:
 
 
 def _kept(known: dict[int, tuple[int, ...]], asked: int, row: tuple[int, ...]) -> tuple[int, ...]:
-    if len(known) >= MOST_SIZES:
+    if len(known) >= MAX_SIZES:
         known.clear()
     known[asked] = row
     return row
@@ -199,16 +199,16 @@ class Controller:
         """Close a window, and change the level if the rules allow it."""
         self._window += 1
         values, with_spare = self._values(loads), self._values([load * SPARE for load in loads])
-        broke = self._window - self._spent[0] < BUDGET_WINDOWS
-        content = broke and loads[self.level] <= WORTH_IT_LOAD
-        self._vote(self.level if content else self._best(with_spare if long_waits else values))
+        budget_spent = self._window - self._spent[0] < BUDGET_WINDOWS
+        keep = budget_spent and loads[self.level] <= WORTH_IT_LOAD
+        self._vote(self.level if keep else self._best(with_spare if long_waits else values))
         self._count_calm(with_spare)
         if self._window - self._changed < DWELL_WINDOWS:
             return
         wanted, full_price_fits = self._elected(), self._calm[0] >= CALM_WINDOWS
         if wanted > self.level:
             self._change(wanted, free=False)
-        elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not broke):
+        elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not budget_spent):
             self._change(self.level - 1, free=full_price_fits)
 
     def _values(self, loads: list[float]) -> list[float]:
@@ -224,10 +224,10 @@ class Controller:
 
     def _count_calm(self, values: list[float]) -> None:
         """Count calm windows: a level is calm while no deeper one has a higher value."""
-        most = 0.0
+        best = 0.0
         for level in range(len(values) - 1, -1, -1):
-            most = max(most, values[level])
-            self._calm[level] = self._calm[level] + 1 if values[level] == most else 0
+            best = max(best, values[level])
+            self._calm[level] = self._calm[level] + 1 if values[level] == best else 0
 
     def _vote(self, level: int) -> None:
         del self._wanted[0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.core.account import ClassSpec, TenantAccount
 from services.core.discipline import DrrDiscipline, QueueDiscipline
-from services.core.edf import DeadlineLine
+from services.core.edf import DeadlineQueue
 from services.core.request import Request
 from services.core.ring import Ring
 from services.core.schedulable import OUT, Schedulable
@@ -35,7 +35,7 @@ ROUNDING_TOKENS = 1e-3
 class Flow(Schedulable):
     """One tenant's queue in one class of one pool."""
 
-    __slots__ = ("active", "line", "node", "requests", "round_part", "stats", "tenant", "unready")
+    __slots__ = ("active", "node", "queue", "requests", "round_part", "stats", "tenant", "unready")
 
     stats: TenantStats
     """The statistics of this tenant here. Forgotten with the flow; no order depends on them."""
@@ -44,30 +44,30 @@ class Flow(Schedulable):
         super().__init__(tenant.weight)
         self.tenant = tenant
         self.node = node
-        self.line = DeadlineLine()
-        self.unready = DeadlineLine()
+        self.queue = DeadlineQueue()
+        self.unready = DeadlineQueue()
         self.requests = 0  # queued here
         self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
         self.active = False
 
     def __iter__(self) -> Iterator[Request]:
         """All queued requests: the ready ones, earliest deadline first, then the others."""
-        yield from self.line
+        yield from self.queue
         yield from self.unready
 
     @property
     def work(self) -> float:
         """Charges of all queued requests."""
-        return self.line.work + self.unready.work
+        return self.queue.work + self.unready.work
 
     def work_before(self, due_at: float) -> float:
         """Charges of the requests ahead of a new one that is due at `due_at`."""
-        before = self.line.work_before(due_at)
+        before = self.queue.work_before(due_at)
         return before + self.unready.work_before(due_at) if self.unready.work else before
 
     def __repr__(self) -> str:
         return (
-            f"<Flow {self.tenant.id}: {len(self.line)}+{len(self.unready)} wait, deficit {self.deficit:g},"
+            f"<Flow {self.tenant.id}: {len(self.queue)}+{len(self.unready)} wait, deficit {self.deficit:g},"
             f" {self.position.value}, weight {self.weight:g}>"
         )
 
@@ -142,7 +142,7 @@ class PoolQueue:
             elif flow in self._lingering:
                 del self._lingering[flow]
         if request.ready:
-            flow.line.add(request)
+            flow.queue.add(request)
             self._add_backlog(now, flow)
         else:
             flow.unready.add(request)
@@ -156,7 +156,7 @@ class PoolQueue:
         unread = self.unread_tokens = self.unread_tokens - request.read_tokens
         assert unread >= 0, f"{unread} tokens are unread in {self!r}, without the {request.read_tokens} of {request!r}"
         if request.ready:
-            flow.line.discard(request)
+            flow.queue.discard(request)
             flow.node.flows.remove_backlog(now, flow)
             self.classes.remove_backlog(now, flow.node)
         else:
@@ -176,7 +176,7 @@ class PoolQueue:
         """A queued request can start from now on."""
         flow.unready.discard(request)
         request.ready = True
-        flow.line.add(request)
+        flow.queue.add(request)
         self._add_backlog(now, flow)
 
     def charge(self, flow: Flow, cost: float) -> None:
@@ -192,11 +192,11 @@ class PoolQueue:
 
     def reprice(self, flow: Flow, request: Request, charge_tokens: float) -> None:
         """Change the estimate of a queued request. It keeps its place, and its flow its turn."""
-        line = flow.line if request.ready else flow.unready
-        line.discard(request)
+        queue = flow.queue if request.ready else flow.unready
+        queue.discard(request)
         self.work += charge_tokens - request.charge_tokens
         request.charge_tokens = charge_tokens
-        line.add(request)
+        queue.add(request)
         self._update_round(flow)
 
     def will_read(self, request: Request, tokens: int) -> None:
@@ -234,7 +234,7 @@ class PoolQueue:
         if isinstance(self.classes, Ring):
             self.classes = _emptied(self.classes)
         self.classes.backlog = 0
-        ready = [request for flow in flows for request in flow.line]
+        ready = [request for flow in flows for request in flow.queue]
         for request in sorted(ready, key=lambda request: request.sequence):
             request.flow.node.flows.add_backlog(now, request.flow)
             self.classes.add_backlog(now, request.flow.node)
@@ -294,7 +294,7 @@ class PoolQueue:
 
         Not between classes, because each keeps its own deficits: debt moved to a lower class might never be paid.
         """
-        for sibling in flow.tenant.lines():
+        for sibling in flow.tenant.all_flows():
             if sibling is not flow and sibling.node.name == flow.node.name and sibling.position is OUT:
                 ring = sibling.node.flows
                 if owed := ring.owed(now, sibling):
@@ -303,7 +303,7 @@ class PoolQueue:
 
     def _update_round(self, flow: Flow) -> None:
         part = self.quantum * flow.weight
-        work = flow.line.work + flow.unready.work
+        work = flow.queue.work + flow.unready.work
         if work < part:
             part = work
         self.round_work = self.round_work + part - flow.round_part if self.requests else 0.0

@@ -4,11 +4,12 @@
 guarantees", VLDB 2019): it counts samples in buckets whose borders grow geometrically, and bounds the error in value,
 not in rank, as long tails need.
 
-    bucket i holds the values in (least * g^(i-1), least * g^i],      i = ceil(log_g(value / least)),
+    bucket i holds the values in (min_value * g^(i-1), min_value * g^i],      i = ceil(log_g(value / min_value)),
 
 Bound: let x be the q-quantile, the smallest sample that a share q of the weight does not exceed. Then
-`|quantile(q) - x| <= alpha * |x|` for `least < |x| <= most`. Smaller values count as 0, larger ones as `most`.
-At most `2 * ln(most / least) / ln(1 + alpha) + 3` buckets; empty ones take no memory.
+`|quantile(q) - x| <= alpha * |x|` for `min_value < |x| <= max_value`. Smaller values count as 0, larger ones as
+`max_value`. At most `2 * ln(max_value / min_value) / ln(1 + alpha) + 3` buckets; empty ones take no
+memory.
 
 Two differences from the paper. A bucket answers with the mean of its samples, so equal samples and the mean are exact;
 hence g = 1 + alpha instead of (1 + alpha) / (1 - alpha), and twice as many buckets. And a sample weighs half after
@@ -30,7 +31,7 @@ _HEAVIEST = 2.0**64
 """The weight of a new sample at which all weights are scaled down: rare, and far from overflow."""
 _FORGOTTEN = 1e-6
 """Buckets below this weight (a new sample weighs 1) are dropped when weights are scaled down."""
-_MOST_PENDING = 64
+_MAX_PENDING = 64
 _ROUNDING = 1e-9
 """Tolerance of a share of the weight: weights are sums of floats."""
 
@@ -38,7 +39,7 @@ _ROUNDING = 1e-9
 class Sketch:
     """Quantiles within a relative error of `alpha`. `quantile` may be up to `refresh` samples behind (or 1 in 8).
 
-    Raises ValueError unless 0 < alpha < 1, half_life >= 1, 0 < least < most < inf and refresh >= 0.
+    Raises ValueError unless 0 < alpha < 1, half_life >= 1, 0 < min_value < max_value < inf and refresh >= 0.
     """
 
     __slots__ = (
@@ -56,8 +57,8 @@ class Sketch:
         "alpha",
         "count",
         "half_life",
-        "least",
-        "most",
+        "max_value",
+        "min_value",
         "refresh",
     )
 
@@ -66,22 +67,22 @@ class Sketch:
         alpha: float = 0.01,
         *,
         half_life: float = math.inf,
-        least: float = 1e-4,
-        most: float = 1e7,
+        min_value: float = 1e-4,
+        max_value: float = 1e7,
         refresh: int = 16,
     ) -> None:
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
         if not half_life >= 1:
             raise ValueError(f"half_life must be at least 1 sample, got {half_life}")
-        if not 0 < least < most < math.inf:
-            raise ValueError(f"least must be above 0 and below most, got {least} and {most}")
+        if not 0 < min_value < max_value < math.inf:
+            raise ValueError(f"min_value must be above 0 and below max_value, got {min_value} and {max_value}")
         if refresh < 0:
             raise ValueError(f"refresh must be at least 0 samples, got {refresh}")
         self.alpha = alpha
         self.half_life = half_life
-        self.least = least
-        self.most = most
+        self.min_value = min_value
+        self.max_value = max_value
         self.refresh = refresh
         self.count = 0
         """Samples ever added."""
@@ -104,18 +105,19 @@ class Sketch:
         self.count += 1
         pending = self._pending
         pending.append(value)
-        if len(pending) >= _MOST_PENDING:
+        if len(pending) >= _MAX_PENDING:
             self._sort_in()
 
     def forget(self) -> None:
         """Reduce the weight of all samples as one new sample would."""
         self._pending.append(None)
-        if len(self._pending) >= _MOST_PENDING:
+        if len(self._pending) >= _MAX_PENDING:
             self._sort_in()
 
     def _sort_in(self) -> None:
         """Put the pending samples into their buckets, in order of arrival."""
-        buckets, least, most, growth, per_log = self._buckets, self.least, self.most, self._growth, self._inverse_log_g
+        buckets, growth, per_log = self._buckets, self._growth, self._inverse_log_g
+        min_value, max_value = self.min_value, self.max_value
         log, ceil, mass, total, moments = math.log, math.ceil, self._scale, self._total, self._sum
         for value in self._pending:
             mass *= growth
@@ -125,8 +127,8 @@ class Sketch:
                 buckets, mass, total, moments = self._buckets, self._scale, self._total, self._sum
             if value is None:
                 continue
-            if least < value <= most:
-                index = ceil(log(value / least) * per_log)
+            if min_value < value <= max_value:
+                index = ceil(log(value / min_value) * per_log)
             else:
                 index, value = self._at_the_edge(value)
             moment = mass * value
@@ -144,10 +146,10 @@ class Sketch:
     def _at_the_edge(self, value: float) -> tuple[int, float]:
         """The bucket of a value that is not above 0, too small or too large, and the value that it counts as."""
         size = value if value >= 0 else -value
-        if size <= self.least:
+        if size <= self.min_value:
             return 0, value
-        size = min(size, self.most)
-        index = math.ceil(math.log(size / self.least) * self._inverse_log_g)
+        size = min(size, self.max_value)
+        index = math.ceil(math.log(size / self.min_value) * self._inverse_log_g)
         return (index, size) if value >= 0 else (-index, -size)
 
     def _scale_down(self) -> None:
@@ -162,7 +164,7 @@ class Sketch:
 
     @property
     def mean(self) -> float | None:
-        """The weighted mean, exact but for values beyond `most`; None while empty."""
+        """The weighted mean, exact but for values beyond `max_value`; None while empty."""
         self._sort_in()
         return self._sum / self._total if self._total > 0 else None
 
@@ -189,19 +191,19 @@ class Sketch:
             return None
         rank = bisect_left(self._passed, (q - _ROUNDING) * self._passed[-1])
         answer = self._values[min(rank, len(self._values) - 1)]
-        if len(self._answers) < _MOST_PENDING:
+        if len(self._answers) < _MAX_PENDING:
             self._answers[q] = answer
         return answer
 
     def _walk(self) -> None:
         self._fresh_until = self.count + 1 + min(self.refresh, self.count // 8)
-        tally = self.tally()
-        places = [tally[index] for index in sorted(tally)]
+        buckets = self.buckets()
+        places = [buckets[index] for index in sorted(buckets)]
         self._values = [value for value, _ in places]
         self._passed = list(accumulate([weight for _, weight in places]))
         self._answers.clear()
 
-    def tally(self) -> dict[int, tuple[float, float]]:
+    def buckets(self) -> dict[int, tuple[float, float]]:
         """The (value, weight) of every bucket by its index, in which values ascend; a new sample weighs 1."""
         self._sort_in()
         scale = self._scale

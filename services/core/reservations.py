@@ -22,7 +22,7 @@ SHARE = 0.5
 JITTER = 0.2
 SOONEST_S = 0.05
 LATEST_S = 30.0
-MOST_OF_ONE_S = 0.5 * LATEST_S / (1 + JITTER)
+MAX_PER_TENANT_S = 0.5 * LATEST_S / (1 + JITTER)
 """How far ahead in seconds one tenant may fill the shared reservations."""
 
 
@@ -43,16 +43,16 @@ class RetryReservations:
         work: float,
         rate: float,
         random: Callable[[], float],
-        guest: RetryReservations | None = None,
+        own: RetryReservations | None = None,
     ) -> float:
         """Reserve `work`; the seconds until the client should retry. Without capacity: the latest possible hint.
 
-        `guest` are the tenant's own reservations, where these are shared by all tenants.
+        `own` are the tenant's own reservations, where these are shared by all tenants.
         """
         self.hinted_total += 1
         latest = now + LATEST_S / (1 + JITTER)
         slot = latest
-        if rate > 0 and (guest is None or guest._may_share(now, work / (SHARE * rate))):
+        if rate > 0 and (own is None or own._may_share(now, work / (SHARE * rate))):
             promised = SHARE * rate
             slot = min(max(now + SOONEST_S, now + queued_work / promised, self._free_at), latest)
             free_at = self._free_at = min(slot + work / promised, latest)
@@ -66,7 +66,7 @@ class RetryReservations:
         if ahead_s <= 0:
             self._shared_at = now + takes_s
             return True
-        if ahead_s + takes_s > MOST_OF_ONE_S:
+        if ahead_s + takes_s > MAX_PER_TENANT_S:
             return False
         self._shared_at += takes_s
         return True

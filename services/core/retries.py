@@ -56,13 +56,13 @@ class RetryBudget:
 
     def sent(self, now: float) -> None:
         """Count a first attempt."""
-        self._turn(now)
+        self._advance(now)
         self._first[self._slice % SLICES] += 1
         self.first_in_window += 1
 
     def try_retry(self, now: float) -> bool:
         """Whether one retry may go now. If so, it is counted."""
-        self._turn(now)
+        self._advance(now)
         if self.retries_in_window + 1 > self.share * self.first_in_window + self.min_per_s * self.window_s:
             self.refused_total += 1
             return False
@@ -70,7 +70,7 @@ class RetryBudget:
         self.retries_in_window += 1
         return True
 
-    def _turn(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         """Drop the slices that have left the window: at most ten, after any pause."""
         newest = int(now * SLICES / self.window_s)
         for number in range(max(self._slice + 1, newest - SLICES + 1), newest + 1):

@@ -43,7 +43,6 @@ class Ring(Generic[M]):
     """
 
     __slots__ = (
-        "_aside",
         "_before",
         "_later",
         "_new",
@@ -51,10 +50,11 @@ class Ring(Generic[M]):
         "_now",
         "_pushes",
         "_served",
+        "_served_before",
         "_served_new",
+        "_served_new_before",
+        "_skipped",
         "_stale",
-        "_turned_at",
-        "_turned_new_at",
         "backlog",
         "debt_half_life_s",
         "debt_quanta",
@@ -75,10 +75,10 @@ class Ring(Generic[M]):
         self.round = 0
         self.round_work = 0.0
         self._served = 0.0  # all charges, less refunds
-        self._turned_at = 0.0  # `_served` when this round began
+        self._served_before = 0.0  # `_served` when this round began
         self.new_work = 0.0
         self._served_new = 0.0  # charges of members on the new list
-        self._turned_new_at = 0.0
+        self._served_new_before = 0.0
         self.backlog = 0
         # OrderedDict, not dict: reading the first key of a dict walks over the entries deleted before it.
         self._new: OrderedDict[M, None] = OrderedDict()
@@ -87,7 +87,7 @@ class Ring(Generic[M]):
         self._later: list[Entry[M]] = []
         self._pushes = 0
         self._stale = 0  # entries of that heap whose member is elsewhere by now
-        self._aside: list[tuple[M, float]] = []
+        self._skipped: list[tuple[M, float]] = []
         self._before = (0.0, 0, 0.0, 0.0, 0.0, 0.0)  # state at the first skip of a decision
 
     # ---- backlog, turns, charges
@@ -114,7 +114,7 @@ class Ring(Generic[M]):
         if not member.backlog:
             self._leave(now, member)
         if not self.backlog:
-            self._turned_at, self._turned_new_at = self._served, self._served_new
+            self._served_before, self._served_new_before = self._served, self._served_new
 
     def front(self) -> M | None:
         """The member whose turn it is. None if no member has work, or all that have are skipped."""
@@ -165,7 +165,7 @@ class Ring(Generic[M]):
             due = self._due(member)
             if (due - self.given) // self.quantum < (member.due - self.given) // self.quantum:  # an earlier round
                 self._stale += 1
-                self._stand(member)
+                self._place(member)
 
     def inherit_debt(self, now: float, member: M, owed: float) -> None:
         """Add debt from elsewhere to a member that is out of the ring."""
@@ -182,23 +182,23 @@ class Ring(Generic[M]):
         member.weight = weight
         if member.position is LATER:
             self._stale += 1
-            self._stand(member)
+            self._place(member)
 
     # ---- skipping within one decision
 
     def skip(self, member: M) -> None:
         """Skip the member at the front for the rest of one decision: its head cannot start yet."""
-        if not self._aside:
+        if not self._skipped:
             self._before = (
                 self.given,
                 self.round,
                 self.round_work,
-                self._turned_at,
+                self._served_before,
                 self.new_work,
-                self._turned_new_at,
+                self._served_new_before,
             )
         del (self._new if member.position is NEW else self._now)[member]
-        self._aside.append((member, self.given))
+        self._skipped.append((member, self.given))
 
     def unskip(self, started: bool) -> None:
         """End a decision: all skipped members are at the front again.
@@ -206,23 +206,25 @@ class Ring(Generic[M]):
         If another member started, they stay in the present round and get nothing of the rounds between, which they
         could not have used. If none did, the rounds are undone: otherwise each look at a full pool would pay debts.
         """
-        if not self._aside:
+        if not self._skipped:
             return
         if not started:
-            given, self.round, self.round_work, self._turned_at, self.new_work, self._turned_new_at = self._before
-            for member, given_then in self._aside:
+            given, self.round, self.round_work, self._served_before, self.new_work, self._served_new_before = (
+                self._before
+            )
+            for member, given_then in self._skipped:
                 member.deficit -= (given_then - given) * member.weight
             self.given = given
-        for member, _ in reversed(self._aside):
+        for member, _ in reversed(self._skipped):
             member.since = self.given
             if member.deficit > self._dust(member):
                 members = self._new if member.position is NEW else self._now
                 members[member] = None
                 members.move_to_end(member, last=False)
-        for member, _ in self._aside:
+        for member, _ in self._skipped:
             if member.deficit <= self._dust(member):
-                self._stand(member)
-        self._aside.clear()
+                self._place(member)
+        self._skipped.clear()
 
     # ---- queries
 
@@ -264,17 +266,17 @@ class Ring(Generic[M]):
         owed = ahead - deficit
         rounds = floor(owed / (self.quantum * member.weight) + DUST) + 1  # whose quanta exceed what is owed
         if member.position is not OUT and member.since < self.given and member.due < self.given:
-            gone_new = self._served_new - self._turned_new_at
+            gone_new = self._served_new - self._served_new_before
             newcomers = max(len(self._new) * part, self.new_work - gone_new)
-            turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
+            turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turn_ended_at))
             return turn + max(0, rounds) * self.round_work
         if rounds < 1:
             return 0.0
-        gone = self._served - self._turned_at
+        gone = self._served - self._served_before
         rest = max((len(self._new) + len(self._now)) * part, self.round_work - gone)
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
-    def lines(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
+    def members_by_turn(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
         """Members that are new, and those with a turn in this, the next and later rounds (for `serviceorder.py`)."""
         return self._new, self._now, self._next, filter(self._awaited, self._later)
 
@@ -291,10 +293,10 @@ class Ring(Generic[M]):
         return member.since + DUST * self.quantum - member.deficit / member.weight
 
     def _wait(self, member: M) -> None:
-        member.turned_at = self._served
-        self._stand(member)
+        member.turn_ended_at = self._served
+        self._place(member)
 
-    def _stand(self, member: M) -> None:
+    def _place(self, member: M) -> None:
         """Put the member where its deficit turns positive: this round, the next, or the heap of later ones.
 
         Its older entries in the heap have another `due` and are skipped.
@@ -323,10 +325,10 @@ class Ring(Generic[M]):
             self._stale -= 1
         if not self._next and not later:
             return False
-        turned = 1 if self._next else max(1, floor((later[0][0] - self.given) / self.quantum) + 1)
-        self.round += turned
-        self.given = max(self.given + turned * self.quantum, nextafter(self.given, inf))
-        self._measure_rounds(turned)
+        rounds = 1 if self._next else max(1, floor((later[0][0] - self.given) / self.quantum) + 1)
+        self.round += rounds
+        self.given = max(self.given + rounds * self.quantum, nextafter(self.given, inf))
+        self._measure_rounds(rounds)
         self._now, self._next = self._next, self._now
         while later and later[0][0] < self.given:
             entry = heappop(later)
@@ -337,13 +339,13 @@ class Ring(Generic[M]):
                 self._stale -= 1
         return True
 
-    def _measure_rounds(self, turned: int) -> None:
+    def _measure_rounds(self, rounds: int) -> None:
         """Update the mean work per round, over about the last ROUNDS."""
         served, served_new = self._served, self._served_new
-        each = max(0.0, served - self._turned_at) / turned  # refunds may exceed what a short round served
-        each_new = (served_new - self._turned_new_at) / turned
-        self._turned_at, self._turned_new_at = served, served_new
-        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_work else 1.0
+        each = max(0.0, served - self._served_before) / rounds  # refunds may exceed what a short round served
+        each_new = (served_new - self._served_new_before) / rounds
+        self._served_before, self._served_new_before = served, served_new
+        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** rounds if self.round_work else 1.0
         self.round_work += weight * (each - self.round_work)
         self.new_work += weight * (each_new - self.new_work)
 
@@ -368,8 +370,8 @@ class Ring(Generic[M]):
     def _keep(self, member: M, deficit: float) -> None:
         """Set what a member keeps while it is out: at most one quantum, and capped debt plus all that is in flight."""
         quantum = self.quantum * member.weight
-        least = -self.debt_quanta * quantum - max(0.0, member.unsettled)
-        member.deficit = least if deficit < least else min(deficit, quantum)
+        lowest = -self.debt_quanta * quantum - max(0.0, member.unsettled)
+        member.deficit = lowest if deficit < lowest else min(deficit, quantum)
 
     def __repr__(self) -> str:
         turns = f"{len(self._new)} new, {len(self._now)} now, {len(self._next)} next, {len(self._later)} later"

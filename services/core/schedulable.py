@@ -26,7 +26,7 @@ class Schedulable:
     Raises ValueError unless the weight is above 0 and finite.
     """
 
-    __slots__ = ("backlog", "deficit", "due", "left_at", "position", "since", "turned_at", "unsettled", "weight")
+    __slots__ = ("backlog", "deficit", "due", "left_at", "position", "since", "turn_ended_at", "unsettled", "weight")
 
     def __init__(self, weight: float) -> None:
         if not 0 < weight < inf:
@@ -39,10 +39,10 @@ class Schedulable:
         self.since = -inf  # the ring's `given` when the deficit was last brought up to date
         self.due = 0.0  # the ring's `given` at which the deficit becomes positive
         self.left_at = 0.0
-        self.turned_at = 0.0  # work that the ring had served when the member's last turn ended
+        self.turn_ended_at = 0.0  # work that the ring had served when the member's last turn ended
 
     def reset(self) -> None:
         """Reset to the state before its first turn. Requests in flight stay charged until they are settled."""
         self.backlog, self.position = 0, OUT
         self.deficit, self.since = 0.0, -inf
-        self.due = self.left_at = self.turned_at = 0.0
+        self.due = self.left_at = self.turn_ended_at = 0.0

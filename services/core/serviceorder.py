@@ -22,15 +22,15 @@ LAST = 2**62
 """The order number of members that will be sent back: behind those that wait for the same round already."""
 
 
-def service_order(ring: Ring[M] | SingleClass[M], most: int) -> list[tuple[M, RingPosition]]:
-    """The first `most` members to be visited, each with its position."""
+def service_order(ring: Ring[M] | SingleClass[M], limit: int) -> list[tuple[M, RingPosition]]:
+    """The first `limit` members to be visited, each with its position."""
     if isinstance(ring, SingleClass):
-        return [(member, NOW) for member in ring.lines()[1]]
-    return list(islice(_visits(ring, most), most))
+        return [(member, NOW) for member in ring.members_by_turn()[1]]
+    return list(islice(_visits(ring, limit), limit))
 
 
-def _visits(ring: Ring[M], most: int) -> Iterator[tuple[M, RingPosition]]:
-    new, now, following, later = ring.lines()
+def _visits(ring: Ring[M], limit: int) -> Iterator[tuple[M, RingPosition]]:
+    new, now, following, later = ring.members_by_turn()
     spent: list[M] = []
     for members, turn in ((new, NEW), (now, NOW)):
         for member in members:
@@ -44,7 +44,7 @@ def _visits(ring: Ring[M], most: int) -> Iterator[tuple[M, RingPosition]]:
             yield member, NEXT
         else:
             owing.append((_due(ring, member), LAST + len(owing), member))
-    for _, _, member in nsmallest(most, chain(later, owing)):
+    for _, _, member in nsmallest(limit, chain(later, owing)):
         yield member, LATER
 
 

@@ -17,13 +17,13 @@ M = TypeVar("M", bound=Schedulable)
 class SingleClass(Generic[M]):
     """The single member of a ring. `backlog` is its own."""
 
-    __slots__ = ("_aside", "_member", "backlog", "quantum")
+    __slots__ = ("_member", "_skipped", "backlog", "quantum")
 
     def __init__(self, quantum: float, member: M) -> None:
         self.quantum = quantum
         self.backlog = 0
         self._member = member
-        self._aside = False
+        self._skipped = False
 
     def add_backlog(self, now: float, member: M) -> None:
         """One more request can start."""
@@ -38,9 +38,9 @@ class SingleClass(Generic[M]):
 
     def front(self) -> M | None:
         """The member, if it has work and is not skipped."""
-        return self._member if self.backlog and not self._aside else None
+        return self._member if self.backlog and not self._skipped else None
 
-    def lines(self) -> tuple[list[M], list[M], list[M], list[Entry[M]]]:
+    def members_by_turn(self) -> tuple[list[M], list[M], list[M], list[Entry[M]]]:
         """As a ring's: the member has its turn, or nothing to do."""
         return [], [self._member] if self.backlog else [], [], []
 
@@ -54,11 +54,11 @@ class SingleClass(Generic[M]):
 
     def skip(self, member: M) -> None:
         """The member's head cannot start in this decision."""
-        self._aside = True
+        self._skipped = True
 
     def unskip(self, started: bool) -> None:
         """The decision is made."""
-        self._aside = False
+        self._skipped = False
 
     def reweigh(self, member: M, weight: float) -> None:
         """Set its weight, for when other classes come."""

@@ -152,33 +152,33 @@ class SchedulerSnapshot(NamedTuple):
 # ---- taking one
 
 
-def busiest(scheduler: Scheduler, most: int) -> dict[TenantAccount, RingPosition]:
-    """The `most` tenants with most requests queued, then running, then most charged. One pass over all tenants."""
-    return dict.fromkeys(nlargest(most, scheduler.drr.tenants.values(), key=_matters), OUT)
+def busiest(scheduler: Scheduler, limit: int) -> dict[TenantAccount, RingPosition]:
+    """The `limit` tenants with most requests queued, then running, then most charged. One pass over all tenants."""
+    return dict.fromkeys(nlargest(limit, scheduler.drr.tenants.values(), key=_activity), OUT)
 
 
-def _matters(tenant: TenantAccount) -> tuple[int, int, float]:
+def _activity(tenant: TenantAccount) -> tuple[int, int, float]:
     return tenant.usage.requests, tenant.running, tenant.charged
 
 
 def in_service_order(
-    scheduler: Scheduler, most: int, busy: Callable[[], Iterable[Request]]
+    scheduler: Scheduler, limit: int, busy: Callable[[], Iterable[Request]]
 ) -> dict[TenantAccount, RingPosition]:
     """The tenants in the order of their next starts, then by name those with nothing to start, as OUT.
 
-    `busy`: requests that are queued or run. With more than `most` tenants, only theirs are among the latter.
+    `busy`: requests that are queued or run. With more than `limit` tenants, only theirs are among the latter.
     """
     tenants, found = scheduler.drr.tenants, dict[TenantAccount, RingPosition]()
     for pool in scheduler.drr.pools.values():
-        for tenant, turn in pool.discipline.tenants(most) if pool.requests else ():
-            if len(found) == most:
+        for tenant, turn in pool.discipline.tenants(limit) if pool.requests else ():
+            if len(found) == limit:
                 return found
             found.setdefault(tenant, turn)
     known: Iterable[TenantAccount] = tenants.values()
-    if len(tenants) > most:
+    if len(tenants) > limit:
         known = (tenants[request.tenant] for request in busy() if request.tenant in tenants)
     away = sorted({tenant for tenant in known if tenant not in found}, key=lambda tenant: tenant.id)
-    return found | dict.fromkeys(away[: most - len(found)], OUT)
+    return found | dict.fromkeys(away[: limit - len(found)], OUT)
 
 
 def waiting_by(scheduler: Scheduler, label_of: Callable[[str], str]) -> dict[str, tuple[int, float]]:
@@ -266,7 +266,7 @@ def _tenant(
     usage = tenant.usage
     flows = [(pool, flow) for pool, flow in tenant.flows.items()]
     flows += [(pool, flow) for (pool, _), flow in tenant.others.items()]
-    longest = max(tenant.lines(), key=_length, default=()) if heads else ()
+    longest = max(tenant.all_flows(), key=_length, default=()) if heads else ()
     return TenantSnapshot(
         tenant.id,
         tenant.configured,

@@ -161,6 +161,6 @@ class PoolStats:
     def stats_of(self, flow: Flow) -> TenantStats:
         """Empty statistics for a new flow. The lengths are those of its tenant's other flows in this pool."""
         nodes = self.pool.nodes
-        here = [each for each in flow.tenant.lines() if nodes.get(each.node.name) is each.node and each is not flow]
+        here = [each for each in flow.tenant.all_flows() if nodes.get(each.node.name) is each.node and each is not flow]
         lengths = here[0].stats.lengths if here else Lengths(self.lengths)
         return TenantStats(lengths, self.classes[flow.node.name])
