@@ -82,11 +82,9 @@ class DeadlineAdmission:
         return None
 
     def start_level(self, check: AdmissionCheck) -> int:
-        """The level of its class, as far as its tenant allows."""
         return self._degradation.start_level(check)
 
     def level(self, class_stats: ClassStats, name: str) -> int:
-        """The level that an operator holds, or the controller's."""
         return self._degradation.level(class_stats, name)
 
     def expiry(
@@ -137,11 +135,9 @@ class BoundedAdmission:
         return None if will_wait else (Outcome.YIELD, "no_slot")
 
     def start_level(self, check: AdmissionCheck) -> int:
-        """Level 0."""
         return 0
 
     def level(self, class_stats: ClassStats, name: str) -> int:
-        """Level 0."""
         return 0
 
     def expiry(
@@ -156,13 +152,11 @@ class BoundedAdmission:
         self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
         estimator: Estimator, settings: SchedulerSettings,
     ) -> int:  # fmt: skip
-        """The length that was planned."""
         request.expires_for = "deadline"
         return answer_tokens
 
     def learns_from(self, now: float) -> float:
-        """Never: this policy predicts nothing."""
-        return inf
+        return inf  # this policy predicts nothing
 
 
 def _wait_limit_at(request: Request) -> float:

@@ -172,7 +172,7 @@ class BatchFormer(Generic[T]):
         return Fire(self._take(len(fitting)), expired, trigger)
 
     def _room(self, running: int) -> int:
-        """How many may join now. `running` may exceed the slots after a resize."""
+        """How many may join now; `running` may exceed the slots after a resize."""
         if self.batching is Batching.STATIC and running > 0:
             return 0
         return max(0, self.slots - running)

@@ -83,7 +83,7 @@ class Breaker:
         if failures_to_open < 1:
             raise ValueError(f"failures_to_open must be at least 1, got {failures_to_open}")
         if not 0 < open_for_s <= max_open_s:
-            raise ValueError(f"open_for_s must be above 0 and at most open_at_most_s, got {open_for_s}")
+            raise ValueError(f"open_for_s must be above 0 and at most max_open_s, got {open_for_s}")
         self.failures_to_open = failures_to_open
         self.open_for_s = open_for_s
         self.max_open_s = max_open_s

@@ -162,11 +162,9 @@ class DrrDiscipline:
         return (Outcome.YIELD, "standing_queue") if stands and settings.standing_queue else None
 
     def has_own_queue(self, flow: Flow) -> bool:
-        """While it has queued requests."""
         return flow.requests > 0
 
     def deficit(self, now: float, flow: Flow) -> float:
-        """The deficit in its ring."""
         return flow.node.flows.deficit_at(now, flow)
 
     def tenants(self, limit: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
@@ -206,7 +204,6 @@ class FifoDiscipline:
         self._waiting = OrderedDict.fromkeys(waiting)
 
     def add(self, request: Request) -> None:
-        """Append the request."""
         self._waiting[request] = None
 
     def discard(self, request: Request) -> None:
@@ -214,7 +211,6 @@ class FifoDiscipline:
         del self._waiting[request]
 
     def first(self, fits: Fits | None) -> Request | None:
-        """The first that can start."""
         return next((each for each in self._waiting if each.ready and (fits is None or fits(each))), None)
 
     def predict_wait(
@@ -233,15 +229,12 @@ class FifoDiscipline:
         return None
 
     def has_own_queue(self, flow: Flow) -> bool:
-        """Never."""
         return False
 
     def deficit(self, now: float, flow: Flow) -> float:
-        """Always 0."""
         return 0.0
 
     def tenants(self, limit: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
-        """By their first ready requests."""
         return ((request.flow.tenant, NOW) for request in islice(self._waiting, LOOKED_AT) if request.ready)
 
     def __repr__(self) -> str:

@@ -141,7 +141,6 @@ class Controller:
 
     @property
     def top(self) -> int:
-        """The deepest level."""
         return len(self._calm) - 1
 
     def due(self, now: float) -> bool:

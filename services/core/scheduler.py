@@ -142,7 +142,6 @@ class Scheduler:
         self._degradation.hold(known if class_name is None else [class_name], level)
 
     def held(self, class_name: str) -> int | None:
-        """The level that an operator holds the class at; None: by its load."""
         return self._degradation.held(class_name)
 
     def level(self, class_stats: ClassStats, name: str) -> int:
@@ -263,7 +262,6 @@ class Scheduler:
         return expired
 
     def wakes_at(self) -> float:
-        """When `expire` next has something to do; infinity when nothing is queued."""
         return self.drr.wakes_at()
 
     # ---- the slots
@@ -310,7 +308,7 @@ class Scheduler:
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s)
 
     def first_token(self, now: float, request: Request) -> None:
-        """Its prompt has been prefilled."""
+        """Record that the prompt has been prefilled, with a sample of the time."""
         request.first_token_at = now
         prompt, _ = self._planned(request)
         estimator = self.pools[request.pool].estimator

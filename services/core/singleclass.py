@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Schedulable)
 
 
 class SingleClass(Generic[M]):
-    """The single member of a ring. `backlog` is its own."""
+    """The single member of a ring, with the methods of `Ring`. `backlog` is its own."""
 
     __slots__ = ("_member", "_skipped", "backlog", "quantum")
 
@@ -26,12 +26,10 @@ class SingleClass(Generic[M]):
         self._skipped = False
 
     def add_backlog(self, now: float, member: M) -> None:
-        """One more request can start."""
         self.backlog += 1
         member.backlog += 1
 
     def remove_backlog(self, now: float, member: M) -> None:
-        """One request less can start."""
         self.backlog -= 1
         member.backlog -= 1
         assert self.backlog == member.backlog >= 0, f"{member!r}: {member.backlog} left of {self.backlog}"
@@ -41,23 +39,18 @@ class SingleClass(Generic[M]):
         return self._member if self.backlog and not self._skipped else None
 
     def members_by_turn(self) -> tuple[list[M], list[M], list[M], list[Entry[M]]]:
-        """As a ring's: the member has its turn, or nothing to do."""
         return [], [self._member] if self.backlog else [], [], []
 
     def charge(self, member: M, cost: float) -> None:
-        """A request of this cost starts."""
         member.unsettled += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
-        """Correct a charge that was too high by `refund`; `ended` is no longer in flight."""
         member.unsettled -= refund + ended
 
     def skip(self, member: M) -> None:
-        """The member's head cannot start in this decision."""
         self._skipped = True
 
     def unskip(self, started: bool) -> None:
-        """The decision is made."""
         self._skipped = False
 
     def reweigh(self, member: M, weight: float) -> None:
