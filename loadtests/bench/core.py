@@ -17,7 +17,7 @@ from services.core.calibration import WaitCalibration
 from services.core.codel import CoDelLimiter
 from services.core.cost import Lengths
 from services.core.drr import Drr
-from services.core.edf import DeadlineLine
+from services.core.edf import DeadlineQueue
 from services.core.estimator import Estimator
 from services.core.ladder import LADDER, Controller
 from services.core.quantile import Rolling, Sketch
@@ -93,7 +93,7 @@ def _enqueue(drr: Drr, number: int, tenant: str, now: float) -> None:
 
 
 def _deadline_queue(draws: list[float]) -> Call:
-    queue = DeadlineLine()
+    queue = DeadlineQueue()
     requests = [Request(number, "a", 0.0, draws[number], 50, 50) for number in range(512)]
     for number, request in enumerate(requests):
         request.sequence, request.charge_tokens = number, 100.0

@@ -49,7 +49,7 @@ class Part:
         self.codes: dict[str, Counter[str]] = {REFUSED: Counter(), FAILED: Counter()}
         self.sources: Counter[str] = Counter()
         self.router_state: tuple[int | None, int | None] = (None, None)
-        self._latency_s = Sketch(least=5e-4, most=120.0, refresh=0)
+        self._latency_s = Sketch(min_value=5e-4, max_value=120.0, refresh=0)
 
     def ended(self, row: Row, ending: str, code: str) -> None:
         self.counts[ending] += 1

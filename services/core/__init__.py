@@ -1,6 +1,6 @@
-"""The mechanisms, pure: stdlib data types in, decisions out.
+"""The mechanisms of the scheduler, without I/O.
 
-Nothing here reads a clock, sleeps, logs, awaits, draws a random number or touches the world. Time is the argument
-`now` (seconds, monotonic); a method returns what must be woken, closed or refused, and the async shell does it.
-So every bound in this folder can be proven in virtual time, and the simulator drives these classes, not copies.
+Nothing here reads a clock, sleeps, logs, awaits or draws a random number. Time is the argument `now` (seconds,
+monotonic). A method returns what the async caller must wake, close or reject. So tests prove every bound in virtual
+time, and the simulator runs these same classes. See docs/architecture/mechanisms/README.md.
 """

@@ -1,7 +1,7 @@
-"""A tenant's account: who it is, what it may have waiting, what it has, and what it has been charged.
+"""A tenant's account: its configuration, its bounds, what it has queued and running, and its charges.
 
-Bounds are kept per tenant and for all, in three units, because each protects something else: requests protect the
-books, cost protects the wait, bytes protect the memory. One place counts them, so a request is in all counts or none.
+Queues are bounded per tenant and in all, in three units: requests bound the bookkeeping, cost bounds the wait, bytes
+bound the memory. Only `QueueUsage` counts them, so a request is in all counts or in none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """At most this much waits: requests, their cost in tokens, their size in bytes."""
+    """Upper bounds of a queue: requests, their cost in token-equivalents, their size in bytes."""
 
     requests: int
     cost_tokens: float = inf
@@ -33,7 +33,7 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class ClassSpec:
-    """A class of tenants: its weight among classes, and the least share it may fall to."""
+    """A class of tenants: its weight among classes, and its minimum share (`floor`, from 0 to below 1)."""
 
     name: str
     weight: float = 1.0
@@ -46,7 +46,7 @@ class ClassSpec:
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """A tenant as it is configured."""
+    """A tenant's configuration."""
 
     id: str
     bounds: QueueBounds
@@ -59,7 +59,7 @@ class TenantSpec:
 
 
 class QueueLimit(Enum):
-    """Which bound a request would have broken. The value names the refusal's reason."""
+    """The bound that a request would exceed. The value is the reason of the rejection."""
 
     TENANT_REQUESTS = "tenant_requests"
     TENANT_COST = "tenant_cost"
@@ -70,12 +70,12 @@ class QueueLimit(Enum):
 
     @property
     def of_tenant(self) -> bool:
-        """The tenant's own bound, not the platform's."""
+        """Whether it is a bound of the tenant, not of the platform."""
         return self in (QueueLimit.TENANT_REQUESTS, QueueLimit.TENANT_COST, QueueLimit.TENANT_BYTES)
 
 
 class QueueUsage:
-    """What waits, against its bounds."""
+    """What is queued, and its bounds."""
 
     __slots__ = ("bounds", "bytes", "cost_tokens", "requests")
 
@@ -86,7 +86,7 @@ class QueueUsage:
         self.bytes = 0
 
     def limit_exceeded_by(self, request: Request) -> int | None:
-        """0, 1 or 2: the bound on requests, cost or bytes that one more would break."""
+        """The bound that one more request would exceed: 0 requests, 1 cost, 2 bytes. None if it fits."""
         bounds = self.bounds
         if self.requests >= bounds.requests:
             return 0
@@ -95,17 +95,17 @@ class QueueUsage:
         return 2 if self.bytes + request.bytes > bounds.bytes else None
 
     def never_fits(self, request: Request) -> bool:
-        """Whether it would break a bound even if nothing else waited."""
+        """Whether the request would exceed a bound even in an empty queue."""
         return request.charge_tokens > self.bounds.cost_tokens or request.bytes > self.bounds.bytes
 
     def take(self, request: Request) -> None:
-        """Count a request in."""
+        """Add a queued request to the counts."""
         self.requests += 1
         self.bytes += request.bytes
         self.cost_tokens += request.charge_tokens
 
     def give_back(self, request: Request) -> None:
-        """Count it out."""
+        """Remove a request from the counts."""
         left = self.requests = self.requests - 1
         self.bytes -= request.bytes
         if left:
@@ -127,7 +127,7 @@ PLATFORM_LIMITS = (QueueLimit.REQUESTS, QueueLimit.COST, QueueLimit.BYTES)
 
 
 class TenantAccount:
-    """An account: weight, class, bounds, what waits, what runs, and what it has been charged."""
+    """A tenant's weight, class, bounds, queued and running requests, and charges."""
 
     __slots__ = ("charged", "class_name", "configured", "flows", "id", "others", "running", "usage", "weight")
 
@@ -140,32 +140,32 @@ class TenantAccount:
         self.running = 0
         self.charged = 0.0
         self.flows: dict[str, Flow] = {}
-        """Its lines in its own class, by pool."""
+        """Its queues in its own class, by pool."""
         self.others: dict[tuple[str, str], Flow] = {}
-        """Its lines in other classes, by pool and class: in lower ones that it asked for, and in one that it had."""
+        """Its queues in other classes, by pool and class: lower ones that it asked for, and former ones."""
 
     def change(self, spec: TenantSpec) -> None:
-        """Its weight, class and bounds from here on. What waits keeps the line that it was given."""
+        """Set weight, class and bounds. Queued requests keep their queue."""
         if spec.class_name != self.class_name:
             self.others |= {(pool, self.class_name): flow for pool, flow in self.flows.items()}
             again = [key for key in self.others if key[1] == spec.class_name]
             self.flows = {key[0]: self.others.pop(key) for key in again}
         self.weight, self.class_name, self.usage.bounds = spec.weight, spec.class_name, spec.bounds
 
-    def lines(self) -> Iterator[Flow]:
-        """All of them."""
+    def all_flows(self) -> Iterator[Flow]:
+        """All queues of the tenant."""
         yield from self.flows.values()
         yield from self.others.values()
 
-    def lines_in(self, pool: str) -> Iterator[Flow]:
-        """Those in one pool."""
+    def flows_in(self, pool: str) -> Iterator[Flow]:
+        """The tenant's queues in one pool."""
         if pool in self.flows:
             yield self.flows[pool]
         yield from (flow for (name, _), flow in self.others.items() if name == pool)
 
     @property
     def busy(self) -> bool:
-        """Whether anything of it waits or runs."""
+        """Whether the tenant has a queued or running request."""
         return self.running > 0 or self.usage.requests > 0
 
     def __repr__(self) -> str:

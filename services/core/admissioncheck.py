@@ -1,20 +1,8 @@
-"""One newcomer: what waits before it, what it would come to, and what follows from that.
+"""One admission decision about one request: docs/architecture/mechanisms/admission.md has the order of the tests.
 
-A check lasts one decision. Under `DeadlineAdmission` (`admission.py`) the tests come in the order of what they cost to
-break:
-
-    is there a worker at all                                        else no_capacity
-    its tenant's queue is short, or allowed to stand (`codel.py`)   else yield, standing_queue
-    its client would wait so long                                   else yield, no_slot
-    it makes its deadline and its first token, at some level        else deadline_infeasible
-    there is room (`account.py`), which the scheduler says          else tenant_queue_full or yield
-
-A pool with a free slot is idle, and refuses no request on a guess, while the prompts that its workers have still to
-read take little of the newcomer's time. Where they take more it is *congested*: there is no wait for a slot, and the
-test is made with all that is unread before it, as if it stood in the queue.
-
-The next level of degradation is tried before the deadline refuses it. Under `BoundedAdmission` the first test and the
-last are left, and a client's own word that it would not wait at all.
+A pool with a free slot whose workers have much to prefill is *congested*: the full test applies, with the unread tokens
+before the request. Under `BoundedAdmission` only the tests of live workers and of the bounds remain, and `no_slot` for
+a client that accepts no wait.
 """
 
 from __future__ import annotations
@@ -33,22 +21,22 @@ from services.core.reservations import JITTER, LATEST_S
 from services.core.stats import PoolStats
 
 CONGESTED = 0.1
-"""While others' prompts take less than this part of its slack to be read, a pool with a free slot is idle."""
+"""A pool with a free slot counts as idle while prefill before the request takes at most this part of its slack."""
 ROOM_PROMPTS = 2
-"""A tenant above its share leaves room for so many more prompts like its own to be read."""
+"""A tenant above its share is judged as if this many more prompts of its size were unread."""
 PROBE_AFTER = 16
-"""Refusals in a row for its deadline after which an absent tenant is judged as if nothing were known of its answers."""
+"""Rejections in a row for its lengths after which an idle tenant is judged as if its lengths were unknown."""
 
 
 class Admitted(NamedTuple):
-    """It has a place in line, at this level of degradation."""
+    """The request is queued, at this degradation level."""
 
     level: int
     predicted_wait_s: float
 
 
 class Rejection(NamedTuple):
-    """It has none. `retry_hint_s` is None where coming back as it is cannot help."""
+    """The request is rejected. `retry_hint_s` is None where a retry of the same request cannot help."""
 
     outcome: Outcome
     reason: str
@@ -58,7 +46,7 @@ class Rejection(NamedTuple):
 
 
 class AdmissionCheck:
-    """One newcomer. `plan` prices it at a level, `refusal` judges it, `admit` or `refuse` writes down the answer."""
+    """One decision. `plan` prices the request at a level, `refusal` judges it, `admit` or `refuse` records it."""
 
     __slots__ = (
         "_quantile",
@@ -111,15 +99,15 @@ class AdmissionCheck:
         self.share = pool.share(flow) if self.prediction.idle and self.prefill_backlog_s else self.prediction.share
         self.under_share = True
         self.level = 0
-        self._quantile = 0.0  # until it is asked for
+        self._quantile = 0.0  # computed on the first use
 
     @property
     def congested(self) -> bool:
-        """A slot is free, and the prompts before it take a good part of its time to be read."""
+        """Whether a slot is free but prefill before the request takes more than CONGESTED of its slack."""
         return self.prediction.idle and not self.free
 
     def prices(self) -> list[float]:
-        """What it would cost at each level that its tenant allows."""
+        """Its estimated cost at each level that its tenant allows."""
         request, sizes, weights = self.request, self.sizes, self.settings.weights
         means = self.tenant_stats.lengths.expected_at(sizes.answers(request.max_tokens)[: request.max_level + 1])
         contexts, prompt = sizes.contexts(request.context_tokens), request.prompt_tokens
@@ -129,7 +117,7 @@ class AdmissionCheck:
         ]
 
     def plan(self, level: int) -> None:
-        """What the request comes to at this level: its sizes, and its estimated cost."""
+        """Set the sizes and the estimated cost at this level."""
         request, weights = self.request, self.settings.weights
         if level:
             self.prompt_tokens = request.prompt_tokens + self.sizes.contexts(request.context_tokens)[level]
@@ -143,7 +131,7 @@ class AdmissionCheck:
         self.service_s = 0.0
 
     def refusal(self) -> tuple[Outcome, str] | None:
-        """Why it cannot come in, at any level from the planned one on; None if it can, at the level planned last."""
+        """The rejection, at any level from the planned one on; None if it fits, at the level planned last."""
         if not self.pool_stats.estimator.slots:
             return Outcome.NO_CAPACITY, "no_worker"
         self.asked_per_s = self.tenant_stats.asked.add(self.now, self.cost_tokens)
@@ -151,7 +139,7 @@ class AdmissionCheck:
         return self.admission.refusal(self)
 
     def plan_next(self, missed: str) -> bool:
-        """Plan the next level to try, since it missed that; False where the tenant allows none that is deeper."""
+        """Plan the next level to try after a missed deadline or first token. False if the tenant allows none deeper."""
         if self.level < self.request.max_level:
             self.plan(self.request.max_level if self._is_hopeless() else self.level + 1)
             return True
@@ -162,10 +150,9 @@ class AdmissionCheck:
         return False
 
     def leave_room(self) -> None:
-        """Count with more before it than there is, so that tenants under their share find room to be read.
+        """Count more unread tokens than there are, so that tenants below their share find room.
 
-        While slots are free no request waits, and no turn is looked at: what one tenant has unread at the workers is
-        before every other request.
+        While slots are free no request waits for its turn, so one tenant's unread prompts delay all other tenants.
         """
         room_s = ROOM_PROMPTS * self.prompt_tokens * self.pool_stats.estimator.prefill_model.per_token_before_s
         self.free = self.free and self.prefill_backlog_s + room_s <= CONGESTED * (self.request.deadline - self.now)
@@ -173,7 +160,7 @@ class AdmissionCheck:
             self.prefill_backlog_s += room_s
 
     def _is_hopeless(self) -> bool:
-        """The wait alone breaks the deadline, and no level makes it shorter: only the deepest need be looked at."""
+        """Whether the wait alone exceeds the limit. No level shortens it, so only the deepest is still tried."""
         if self.free or not self.settings.feasibility:
             return False
         return self._wait_s() + self.prefill_backlog_s > self.settings.safety_margin * (
@@ -181,23 +168,23 @@ class AdmissionCheck:
         )
 
     def accepts_wait(self) -> bool:
-        """Whether its client accepts the wait to expect. None at all is a slot that is free for it."""
+        """Whether the client accepts the predicted wait. A free slot is no wait."""
         if self.prediction.idle:
             return True
-        patience_s = self.request.start_by - self.now
-        return patience_s > 0 and self.prediction.wait_s <= patience_s
+        accepted_s = self.request.start_by - self.now
+        return accepted_s > 0 and self.prediction.wait_s <= accepted_s
 
     def misses(self) -> str | None:
-        """What it would miss at the planned level: its deadline, its first token, or nothing."""
-        if not self._makes_it():
+        """What the request would miss at the planned level: "deadline", "first_token" or None."""
+        if not self._meets_deadline():
             return "deadline"
-        return None if self.request.first_token_by == inf or self._first_token_makes_it() else "first_token"
+        return None if self.request.first_token_by == inf or self._meets_first_token() else "first_token"
 
-    def _makes_it(self) -> bool:
-        """The feasibility test. In an idle pool no request is refused on a guess, only on what is certain."""
+    def _meets_deadline(self) -> bool:
+        """The deadline test. In an idle pool only what is certain counts."""
         slack_s = self.request.deadline - self.now
         if self.free:
-            return 0 < slack_s > self._read_s()
+            return 0 < slack_s > self._prefill_s()
         request = self.request
         self.service_s = request.counted_service_s = self._service_s()
         if slack_s <= 0:
@@ -207,21 +194,21 @@ class AdmissionCheck:
         wait_s = request.counted_wait_s = self._wait_s()
         return wait_s + self.prefill_backlog_s + self.service_s <= self.settings.safety_margin * slack_s
 
-    def _first_token_makes_it(self) -> bool:
-        """The same for the first token: there is the wait, and the prompt to read."""
-        slack_s, read_s = self.request.first_token_by - self.now, self._read_s()
+    def _meets_first_token(self) -> bool:
+        """The test of the first token: the wait and its prefill."""
+        slack_s, prefill_s = self.request.first_token_by - self.now, self._prefill_s()
         if slack_s <= 0 or self.free:
-            return read_s < slack_s
+            return prefill_s < slack_s
         if not self.settings.feasibility:
             return True
-        return self._wait_s() + read_s <= self.settings.safety_margin * slack_s
+        return self._wait_s() + prefill_s <= self.settings.safety_margin * slack_s
 
-    def _read_s(self) -> float:
-        """How long until its prompt is read, if it starts now: those before it, and its own."""
+    def _prefill_s(self) -> float:
+        """Seconds to its first token if it starts now: the prompts before it, and its own."""
         return self.prefill_backlog_s + self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
 
     def _wait_s(self) -> float:
-        """The wait that the tests count with: cautious for those who have their share, and at least retrieval's."""
+        """The wait to count with: q95 for a tenant above its share, else the mean; at least the q95 of retrieval."""
         wait_s = self.prediction.wait_s
         if self.settings.calibrate and not self.under_share:
             wait_s = self.tenant_stats.waits.of(self.prediction.new).cautious_s(wait_s, self.tenant_stats.service_s)
@@ -230,9 +217,10 @@ class AdmissionCheck:
         return wait_s
 
     def _service_s(self) -> float:
-        """How long it would run: certainly for a cold tenant, the median for one under its share, else the q90.
+        """Its service time: prefill only for a cold tenant, the median below the share, else up to the q90.
 
-        One that was refused for its lengths again and again is let in as a cold one is: guesses must meet the world.
+        A tenant that was rejected PROBE_AFTER times for its lengths is judged as a cold one, so that an estimate that
+        is too high is corrected by an answer.
         """
         lengths, estimator = self.tenant_stats.lengths, self.pool_stats.estimator
         if not (lengths.confident or self.congested) or self._is_probe():
@@ -240,7 +228,7 @@ class AdmissionCheck:
         return estimator.service_s(self.prompt_tokens, lengths.at(self.quantile(), self.answer_tokens))
 
     def quantile(self) -> float:
-        """At which quantile of its lengths it is judged: the more of its share it gets, the higher."""
+        """The quantile of lengths that it is judged by: 0.5, up to 0.9 the more of its share the tenant gets."""
         if not self._quantile:
             rate = self.pool_stats.estimator.rate
             self._quantile = 0.5
@@ -249,11 +237,11 @@ class AdmissionCheck:
         return self._quantile
 
     def _is_probe(self) -> bool:
-        """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""
+        """Whether to admit without a length estimate: rejected for its lengths in a row, nothing queued or running."""
         return self.tenant_stats.estimate_rejects >= PROBE_AFTER and not self.flow.tenant.busy
 
     def admit(self) -> None:
-        """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
+        """Record what it was admitted with. The scheduler may still reject it for a bound."""
         request = self.request
         assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
         request.cold_start = self.free or self._is_probe()
@@ -274,11 +262,11 @@ class AdmissionCheck:
         )
 
     def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Rejection:
-        """The rejection, and when to come back: by the tenant's own queue where it has one, by the pool's otherwise.
+        """The rejection with its retry hint, by the tenant's own queue where it has one, else by the pool's.
 
-        `never`: coming back as it is cannot help.
+        `never`: a retry of the same request cannot help.
         """
-        self.request.level = self.level  # what it was judged at last
+        self.request.level = self.level  # the level that was tried last
         rate = self.pool_stats.estimator.rate or 0.0
         wait_s = self.prediction.wait_s + (self.prefill_backlog_s if self.congested else 0.0)
         own = outcome is not Outcome.NO_CAPACITY and self.pool_stats.pool.discipline.has_own_queue(self.flow)
@@ -287,22 +275,22 @@ class AdmissionCheck:
             return Rejection(outcome, reason, scope, wait_s, None)
         if outcome is Outcome.DEADLINE_INFEASIBLE and not self._fits_alone():
             return Rejection(outcome, "too_long", scope, wait_s, None)
-        now, book, work = self.now, self.tenant_stats.reservations, self.cost_tokens
+        now, reservations, work = self.now, self.tenant_stats.reservations, self.cost_tokens
         if own:
-            hint_s = book.hint(now, self.flow.work, work, rate * self.share, random)
+            hint_s = reservations.hint(now, self.flow.work, work, rate * self.share, random)
         else:
             before = self.pool_stats.pool.work
             if self.congested:
                 before += self.pool_stats.estimator.unread_tokens * self.settings.weights.prompt
-            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, guest=book)
-        if reason == "no_slot":  # the books know who waits, and not who runs
+            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, own=reservations)
+        if reason == "no_slot":  # queued work does not include the running requests
             hint_s = min(LATEST_S, max(hint_s, wait_s * (1.0 + JITTER * random())))
         return Rejection(outcome, reason, scope, wait_s, hint_s)
 
     def _fits_alone(self) -> bool:
-        """Whether it would be in time without a wait, as what it is known to be."""
+        """Whether it would be in time without a wait, by what is known of it."""
         margin, request = self.settings.safety_margin, self.request
         if not self.service_s < margin * (request.deadline - self.now):
             return False
-        read_s = self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
-        return read_s < margin * (request.first_token_by - self.now)
+        prefill_s = self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
+        return prefill_s < margin * (request.first_token_by - self.now)

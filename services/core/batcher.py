@@ -1,45 +1,15 @@
-"""When a batch forms, and who is in it.
+"""When a batch forms, and which requests join it: docs/architecture/mechanisms/batching.md has triggers and order.
 
-A GPU step costs nearly the same for one sequence as for eight (T(n) = a + b*n with b << a), so sequences share steps.
-A batch fires at the first of four moments:
+Memory is counted in tokens. A request reserves its prompt and its longest answer, so no running sequence is preempted.
+If the head does not fit, nothing passes it: short requests would take each piece of memory as it is freed. A request
+that cannot fit into an empty engine would block the queue until its deadline, so the caller must reject it, or discard
+it if the engine's memory shrinks. A start is futile when the first token cannot come before the deadline (`ready_s`).
+This is tested only when a batch is built; a futile request leaves as expired.
 
-    full          nobody else fits: the slots are taken, or the memory is
-    idle          there is a slot that nobody uses
-    latest start  the tightest deadline allows no more waiting: deadline - service_s
-    window end    the one who came first has waited for the window
-
-Two policies, told apart by when a newcomer may join:
-
-- `continuous` (the default): at every step boundary, while a slot is free. Orca (OSDI'22) calls it iteration-level
-  scheduling; it is work-conserving, which makes it throughput-optimal (Li, Dai, Peng 2025). A free slot is idle, so
-  it fires at once, nothing waits for company, and the other three moments never come.
-- `static`: only into an empty engine, which then runs the batch to completion. Here the window is kept literally, for
-  the experiment: an idle engine waits for it (a window of 0 fires when idle). It bounds a wait that was free.
-
-In line, the earliest deadline goes first, and of equal ones who came first: optimal for as long as all deadlines can
-be met (Liu, Layland 1973). When they cannot, it serves the ones about to fail, so it needs the admission test before
-it, and the line is short. It is not fair between tenants either: at most a line's length of the router's order is
-lost here.
-
-Memory is counted in tokens: a request reserves its prompt and its longest answer (`Waiting.tokens`), so that nothing
-that runs is ever put out for want of memory. When the head of the line does not fit, nobody goes past it. Where short
-ones could, they would eat each piece of memory as it came free, and a long one would wait until its deadline. The cost
-is memory that idles: less than the head reserves, and for no longer than it takes those that run to end, since nobody
-is let in before it but an earlier deadline. Whoever offers must have refused one that could not fit into an empty
-engine, and discards it should the engine's memory shrink: it would stop the line until its deadline.
-
-A start is futile when the first token cannot come before the deadline: reading a prompt takes at least `ready_s`. That
-is looked at when a batch is built and not before, so a decision walks past nobody whose turn has not come. One who is
-futile leaves as expired, takes no slot, and holds up nobody behind it.
-
-Bounds: at most `slots` run and at most `slots + queue_size` are here in all, so that a burst onto an idle engine is not
-refused while slots stand empty; no batch reserves more than was free; nobody fires at or after its deadline; in
-continuous mode no slot is left free while the head of the line fits; until the moment that `Wait` names nothing
-changes by itself, and then something does. A deadline that has passed removes its request. Its slack is never clamped
-to zero, which would make the dead the most urgent of all.
-
-Cost: a place in the line is found by bisection; a decision looks at those who leave the line and at the one behind
-them, and, while a static batch gathers, at each of its members.
+Bounds: at most `slots` run, and at most `slots + queue_size` are here in all, so a burst onto an idle engine is not
+rejected. No batch reserves more than was free. Nothing fires at or after its deadline. In continuous mode no slot is
+free while the head fits. Until the time in `Wait` nothing changes by itself, and at that time something does. Slack is
+never clamped to zero: that would make requests that cannot succeed the most urgent.
 """
 
 from __future__ import annotations
@@ -54,7 +24,7 @@ T = TypeVar("T")
 
 
 class Batching(Enum):
-    """When a waiting sequence may join those that run."""
+    """When a queued sequence may join the running ones."""
 
     CONTINUOUS = "continuous"
     STATIC = "static"
@@ -71,31 +41,31 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[T]):
-    """A request in line. All times are seconds, on the clock that `now` is read from."""
+    """A queued request. All times are seconds, on the clock of `now`."""
 
     id: str
     arrived_at: float
     deadline: float
     item: T
     service_s: float = 0.0
-    """How long it would run, if that is known; 0 asks for no early start."""
+    """Expected run time; 0: unknown, no early start."""
     tokens: int = 0
-    """The memory that it reserves: its prompt and its longest answer."""
+    """Memory that it reserves: its prompt and its longest answer."""
     ready_s: float = 0.0
-    """How long it needs at least before its first token: to read its prompt."""
+    """Minimum time from its start to its first token: its prefill."""
 
     @property
     def latest_start(self) -> float:
-        """When it has to start to be over by its deadline."""
+        """The latest start that ends by the deadline."""
         return self.deadline - self.service_s
 
     @property
     def futile_from(self) -> float:
-        """From then on a start is in vain: its deadline would come no later than its first token."""
+        """The time from which a start is futile: the first token would come at or after the deadline."""
         return self.deadline - self.ready_s
 
     def check(self) -> None:
-        """Raise ValueError for values that no order and no bound can be kept with."""
+        """Raise ValueError for a NaN deadline, and for times or tokens that are negative or not finite."""
         if math.isnan(self.deadline):
             raise ValueError(f"{self.id} has no deadline: NaN is before and after everything")
         for name in ("service_s", "ready_s", "tokens"):
@@ -105,7 +75,7 @@ class Waiting(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Fire(Generic[T]):
-    """Start these now, in this order. `expired` have no time left to wait or to start: refuse them."""
+    """Start these now, in this order. Reject `expired`: they have no time left to wait or to start."""
 
     admit: tuple[Waiting[T], ...]
     expired: tuple[Waiting[T], ...] = ()
@@ -114,19 +84,22 @@ class Fire(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Wait(Generic[T]):
-    """Start nobody. Ask again at `until`, after a step, or on an arrival; None: only on an arrival."""
+    """Start nothing. Decide again at `until`, after a step, or on an arrival; None: only on an arrival."""
 
     until: float | None
     expired: tuple[Waiting[T], ...] = ()
 
 
-_Place: TypeAlias = tuple[float, int, Waiting[T]]  # deadline, number of the offer: no two are equal
+_Place: TypeAlias = tuple[float, int, Waiting[T]]  # (deadline, number of the offer): unique, so never compares Waiting
 
 
 class BatchFormer(Generic[T]):
-    """The bounded line before an engine, and the decision when to let whom in."""
+    """The bounded queue before an engine, and the decision which requests start.
 
-    __slots__ = ("_line", "_offers", "_places", "batching", "queue_size", "slots", "window_s")
+    Raises ValueError if `queue_size` or `slots` is below 1, or the window is negative or not finite.
+    """
+
+    __slots__ = ("_offers", "_places", "_queue", "batching", "queue_size", "slots", "window_s")
 
     def __init__(self, batching: Batching, *, slots: int, queue_size: int, window_s: float = 0.0) -> None:
         if queue_size < 1:
@@ -137,25 +110,25 @@ class BatchFormer(Generic[T]):
         self.resize(slots)
         self.queue_size = queue_size
         self.window_s = window_s
-        self._line: list[_Place[T]] = []  # sorted
+        self._queue: list[_Place[T]] = []  # sorted
         self._places: dict[str, _Place[T]] = {}  # by id, in order of arrival
         self._offers = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
     def resize(self, slots: int) -> None:
-        """The engine has this many slots now. Where more than that run, nobody starts until fewer do."""
+        """Set the number of slots. While more than that run, nothing starts. Raises ValueError below 1."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
         self.slots = slots
 
     def full(self, running: int) -> bool:
-        """With `running` sequences in the engine, the next offer would be refused."""
-        return running + len(self._line) >= self.slots + self.queue_size
+        """Whether the next offer would be refused, with `running` sequences in the engine."""
+        return running + len(self._queue) >= self.slots + self.queue_size
 
     def offer(self, waiting: Waiting[T], running: int) -> bool:
-        """Join the line; False, and nothing changes, when it is at its bound."""
+        """Queue a request. False, and no change, if the queue is full. Raises ValueError for an id that is queued."""
         if waiting.id in self._places:
             raise ValueError(f"{waiting.id} already waits")
         waiting.check()
@@ -164,30 +137,30 @@ class BatchFormer(Generic[T]):
         place = (waiting.deadline, self._offers, waiting)
         self._offers += 1
         self._places[waiting.id] = place
-        insort(self._line, place)
-        assert len(self._line) == len(self._places), self._fault(waiting)
+        insort(self._queue, place)
+        assert len(self._queue) == len(self._places), self._fault(waiting)
         return True
 
     def discard(self, id: str) -> bool:
-        """Leave the line. False when it was not there: it has fired, expired, or never came."""
+        """Remove a request. False if it is not queued (any more)."""
         place = self._places.pop(id, None)
         if place is None:
             return False
-        at = bisect_left(self._line, place)
-        assert self._line[at : at + 1] == [place], self._fault(place[-1])
-        del self._line[at]
+        at = bisect_left(self._queue, place)
+        assert self._queue[at : at + 1] == [place], self._fault(place[-1])
+        del self._queue[at]
         return True
 
     def expire(self, now: float) -> tuple[Waiting[T], ...]:
-        """Remove and return those whose deadline has come."""
-        return self._take(bisect_right(self._line, now, key=_deadline))
+        """Remove and return the requests whose deadline has come."""
+        return self._take(bisect_right(self._queue, now, key=_deadline))
 
     def flush(self) -> tuple[Waiting[T], ...]:
-        """Remove and return everyone: the worker is leaving."""
-        return self._take(len(self._line))
+        """Remove and return all requests: the worker drains."""
+        return self._take(len(self._queue))
 
     def decide(self, now: float, running: int, free_tokens: float = math.inf) -> Fire[T] | Wait[T]:
-        """Whom to start at this step boundary, with `running` sequences in the engine and `free_tokens` unreserved."""
+        """What to start at this step boundary, with `running` sequences in the engine and `free_tokens` unreserved."""
         expired = self.expire(now)
         room = self._room(running)
         fitting, futile = self._build(now, room, free_tokens)
@@ -199,16 +172,16 @@ class BatchFormer(Generic[T]):
         return Fire(self._take(len(fitting)), expired, trigger)
 
     def _room(self, running: int) -> int:
-        """How many may join now. Slots may have shrunk below what runs."""
+        """How many may join now; `running` may exceed the slots after a resize."""
         if self.batching is Batching.STATIC and running > 0:
             return 0
         return max(0, self.slots - running)
 
     def _build(self, now: float, room: int, free_tokens: float) -> tuple[list[Waiting[T]], list[Waiting[T]]]:
-        """From the head on: who fits, until one does not; and who would have, and starts in vain."""
+        """From the head on: the requests that fit, up to the first that does not, and the futile ones on the way."""
         fitting: list[Waiting[T]] = []
         futile: list[Waiting[T]] = []
-        for _, _, waiting in self._line:
+        for _, _, waiting in self._queue:
             if len(fitting) == room:
                 break
             if now >= waiting.futile_from:
@@ -221,26 +194,26 @@ class BatchFormer(Generic[T]):
         return fitting, futile
 
     def _trigger(self, now: float, fitting: list[Waiting[T]]) -> Trigger | None:
-        """Why those who fit may go in now; None: they may not."""
+        """Why the fitting requests may start now; None: they may not."""
         if self.batching is Batching.CONTINUOUS:
             return Trigger.IDLE
-        if len(fitting) == self.slots or len(fitting) < len(self._line):
+        if len(fitting) == self.slots or len(fitting) < len(self._queue):
             return Trigger.FULL
         if now >= min(waiting.latest_start for waiting in fitting):
             return Trigger.LATEST_START
         return Trigger.WINDOW_END if now >= self._window_ends() else None
 
     def _take(self, count: int) -> tuple[Waiting[T], ...]:
-        """The next ones in order."""
-        taken = tuple(place[-1] for place in self._line[:count])
-        del self._line[:count]
+        """Remove and return the first `count` requests."""
+        taken = tuple(place[-1] for place in self._queue[:count])
+        del self._queue[:count]
         for waiting in taken:
             del self._places[waiting.id]
-        assert len(self._line) == len(self._places), self._fault(*taken[-1:])
+        assert len(self._queue) == len(self._places), self._fault(*taken[-1:])
         return taken
 
     def _fault(self, *of: Waiting[T]) -> str:
-        return f"{len(self._line)} in line, {len(self._places)} by id, at {[each.id for each in of]}: {self!r}"
+        return f"{len(self._queue)} in line, {len(self._places)} by id, at {[each.id for each in of]}: {self!r}"
 
     def _remove(self, gone: list[Waiting[T]]) -> tuple[Waiting[T], ...]:
         for waiting in gone:
@@ -252,10 +225,10 @@ class BatchFormer(Generic[T]):
         return first[-1].arrived_at + self.window_s
 
     def _wake_at(self, room: int, fitting: list[Waiting[T]]) -> float | None:
-        """The next moment at which the answer changes by itself. Where some fit and do not start, all in line do."""
-        if not self._line:
+        """The next moment at which the decision changes by itself. If some fit and none starts, all queued ones fit."""
+        if not self._queue:
             return None
-        head = self._line[0][-1]
+        head = self._queue[0][-1]
         soonest = head.futile_from if room else head.deadline
         if fitting:
             soonest = min(self._window_ends(), *(min(one.futile_from, one.latest_start) for one in fitting))

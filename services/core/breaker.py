@@ -1,7 +1,4 @@
-"""A circuit breaker: after a few failures in a row, stop asking for a while, then ask once.
-
-A dependency that hangs costs every caller its timeout; one that is known to hang should cost nothing. The idea is
-Nygard's (Release It!), and the whole of it is this table:
+"""A circuit breaker (Nygard, *Release It!*): after a few failures in a row it blocks calls, then lets one probe pass.
 
     state      on       next       and
     closed     success  closed     failures := 0
@@ -9,15 +6,15 @@ Nygard's (Release It!), and the whole of it is this table:
     closed     tripped  open       for `open_for_s`
     open       timer    half-open  one probe may pass
     half-open  success  closed     failures := 0
-    half-open  failure  open       for twice as long as before, at most `open_at_most_s`
+    half-open  failure  open       for twice as long as before, at most `max_open_s`
 
-`tripped` is the failure that makes `failures_to_open` in a row. Calls that were under way together and fail together
-are one failure: one stall of ours, with fifty calls in flight, says less about the other side than three calls one
-after the other. What was asked before the breaker opened may answer after: while open, neither counts. A probe that
-never reports is lost, not awaited: another may pass after `open_for_s`.
+`tripped` is the failure that makes `failures_to_open` in a row. Concurrent calls that fail together count as one
+failure: one stall on our side with fifty calls in flight says less than three failures one after the other. Results of
+calls that were made before the breaker opened do not count while it is open. If a probe never reports, another may pass
+after `open_for_s`.
 
-Bound: once a dependency freezes, each caller loses time only in the first `failures_to_open` timeouts, then one call
-per probe does.
+Bound: after a dependency freezes, callers lose time only in the first `failures_to_open` timeouts; after that only the
+probes do.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ class BreakerState(Enum):
 
 
 class BreakerEvent(Enum):
-    """What happened to a call, or to the clock."""
+    """The result of a call, or the timer."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -59,14 +56,17 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The breaker went from one state to another: worth one line in the log."""
+    """A change of state, for the log."""
 
     before: BreakerState
     after: BreakerState
 
 
 class Breaker:
-    """Ask `allow` before a call and report its end; a report returns the change it made, if any."""
+    """Ask `allow` before a call and report its end. A report returns the change of state, if there is one.
+
+    Raises ValueError unless `failures_to_open` >= 1 and 0 < `open_for_s` <= `max_open_s`.
+    """
 
     __slots__ = (
         "_failed_at",
@@ -74,19 +74,19 @@ class Breaker:
         "_until",
         "failures",
         "failures_to_open",
-        "open_at_most_s",
+        "max_open_s",
         "open_for_s",
         "state",
     )
 
-    def __init__(self, *, failures_to_open: int = 3, open_for_s: float = 1.0, open_at_most_s: float = 30.0) -> None:
+    def __init__(self, *, failures_to_open: int = 3, open_for_s: float = 1.0, max_open_s: float = 30.0) -> None:
         if failures_to_open < 1:
             raise ValueError(f"failures_to_open must be at least 1, got {failures_to_open}")
-        if not 0 < open_for_s <= open_at_most_s:
-            raise ValueError(f"open_for_s must be above 0 and at most open_at_most_s, got {open_for_s}")
+        if not 0 < open_for_s <= max_open_s:
+            raise ValueError(f"open_for_s must be above 0 and at most max_open_s, got {open_for_s}")
         self.failures_to_open = failures_to_open
         self.open_for_s = open_for_s
-        self.open_at_most_s = open_at_most_s
+        self.max_open_s = max_open_s
         self.state = BreakerState.CLOSED
         self.failures = 0
         self._open_for_s = open_for_s
@@ -94,7 +94,7 @@ class Breaker:
         self._failed_at = -math.inf
 
     def allow(self, now: float) -> bool:
-        """Whether to make this call. When it was open and its time is up, this call is the probe."""
+        """Whether the call may be made. The first call after the open time is the probe."""
         if self.state is BreakerState.CLOSED:
             return True
         if now < self._until:
@@ -104,16 +104,16 @@ class Breaker:
         return True
 
     def succeeded(self, now: float) -> Change | None:
-        """The call was answered, whatever the answer."""
+        """Report a call that was answered, even with an error."""
         return self._on(BreakerEvent.SUCCESS, now)
 
     def failed(self, now: float, *, asked_at: float) -> Change | None:
-        """The call, made at `asked_at`, timed out or could not be made."""
+        """Report a call, made at `asked_at`, that timed out or could not be made."""
         if asked_at < self._failed_at:
-            return None  # it shared its fate with one that is counted
+            return None  # concurrent with a failure that is already counted
         self._failed_at = now
-        last_straw = self.state is BreakerState.CLOSED and self.failures + 1 >= self.failures_to_open
-        return self._on(BreakerEvent.TRIPPED if last_straw else BreakerEvent.FAILURE, now)
+        trips = self.state is BreakerState.CLOSED and self.failures + 1 >= self.failures_to_open
+        return self._on(BreakerEvent.TRIPPED if trips else BreakerEvent.FAILURE, now)
 
     def _on(self, event: BreakerEvent, now: float) -> Change | None:
         before, self.state = self.state, TRANSITIONS[self.state, event]
@@ -127,7 +127,7 @@ class Breaker:
         return Change(before, self.state)
 
     def _open(self, now: float, *, again: bool) -> None:
-        self._open_for_s = min(self._open_for_s * 2, self.open_at_most_s) if again else self.open_for_s
+        self._open_for_s = min(self._open_for_s * 2, self.max_open_s) if again else self.open_for_s
         self._until = now + self._open_for_s
         self.failures = 0
 

@@ -1,15 +1,11 @@
-"""A token bucket without tokens: the time at which it is full again says everything.
+"""A token bucket that keeps one number, as the generic cell rate algorithm does (GCRA, ITU-T I.371).
 
-A bucket holds at most `burst` tokens and gains `rate_per_s` of them each second; what is taken must be there. No timer
-fills it and nothing is counted. One number is kept, as in the generic cell rate algorithm (GCRA, ITU-T I.371, where it
-is called the theoretical arrival time):
-
-    full_at                             when the bucket will be full if nobody takes more
+    full_at                             when the bucket will be full if nothing is taken
     tokens(now)  = burst - max(0, full_at - now) * rate
     take n       : full_at = max(full_at, now) + n / rate       if n <= tokens(now)
 
-Bound: what is taken in any interval of t seconds, less what was given back, is at most burst + rate * t. After
-`wait_s` the same take succeeds, if nobody came between.
+No timer fills the bucket. Bound: what is taken in any t seconds, less what is given back, is at most burst + rate * t.
+After `wait_s` the same take succeeds if nothing was taken in between.
 """
 
 from __future__ import annotations
@@ -17,11 +13,14 @@ from __future__ import annotations
 import math
 
 _ROUNDING = 1e-9
-"""A share of the burst: so much may be missing, since times are floats."""
+"""Share of the burst that may be missing: times are floats."""
 
 
 class Bucket:
-    """Takes at once or not at all; `n` is in whatever unit the rate is: requests, tokens, bytes."""
+    """Takes at once or not at all. `n` is in the unit of the rate: requests, tokens, bytes.
+
+    Raises ValueError unless rate and burst are above 0 and finite.
+    """
 
     __slots__ = ("_full_at", "burst", "rate_per_s")
 
@@ -35,11 +34,11 @@ class Bucket:
         self._full_at = -math.inf
 
     def tokens(self, now: float) -> float:
-        """What could be taken now."""
+        """What can be taken now."""
         return self.burst - max(0.0, self._full_at - now) * self.rate_per_s
 
     def try_take(self, now: float, n: float = 1.0) -> bool:
-        """Take `n`, or nothing."""
+        """Take `n` and return True, or take nothing and return False. Raises ValueError if `n` is negative."""
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
         if n > self.tokens(now) + self.burst * _ROUNDING:
@@ -49,13 +48,13 @@ class Bucket:
         return True
 
     def wait_s(self, now: float, n: float = 1.0) -> float:
-        """Seconds until `n` could be taken if nobody else takes any; infinite for more than the burst."""
+        """Seconds until `n` can be taken if nothing else is taken; infinite for more than the burst."""
         if n > self.burst:
             return math.inf
         return max(0.0, (n - self.tokens(now)) / self.rate_per_s)
 
     def give_back(self, now: float, n: float) -> None:
-        """Return what was taken and not used. A full bucket stays full."""
+        """Return unused tokens. A full bucket stays full. Raises ValueError if `n` is negative."""
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
         self._full_at = max(self._full_at, now) - n / self.rate_per_s

@@ -1,4 +1,4 @@
-"""What may be chosen: one frozen object, checked when it is made."""
+"""The settings of the scheduler core, validated when they are made."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from services.core.policies import Policies
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What may be chosen. Each mechanism can be switched off, to see what it is worth.
+    """All settings of the core. Each mechanism can be switched off, to measure its effect.
 
-    `policies` are the coarse switches, which a running Weir takes at any time (`Weir.switch`).
+    `policies` are the coarse switches, which can change while requests run (`Scheduler.switch`). Raises ValueError for
+    a margin outside (0, 1], a quantum that is not above 0, or strangers of an unknown class.
     """
 
     bounds: QueueBounds = field(default_factory=lambda: QueueBounds(256))
     stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", QueueBounds(64)))
-    """Of tenants that are not configured; the id is their own."""
+    """Template for tenants that are not configured; they keep their own id."""
     classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
     idle_tenants: int = 10_000
     quantum_tokens: float | None = None
-    """None: the q90 of what requests cost."""
+    """None: the q90 of request costs."""
     safety_margin: float = 0.8
     weights: Weights = field(default_factory=Weights)
     ladder: tuple[LadderLevel, ...] = LADDER
     least_answer_tokens: int = 1
-    """An answer that may be cut is not worth starting below this."""
+    """An answer that may be cut starts only if at least this many tokens fit."""
     degrade: bool = True
     clamp: bool = True
     standing_queue: bool = True
@@ -37,10 +38,10 @@ class SchedulerSettings:
     true_up: bool = True
     measured_rounds: bool = True
     reading_line: bool = True
-    """Whether what workers have still to read counts at the door."""
+    """Whether tokens that workers have still to prefill count at admission."""
     policies: Policies = field(default_factory=Policies)
     strict: bool = False
-    """Whether finishing a request twice is an error (tests, simulations) or a counted no-op (production)."""
+    """Whether a second `finish` of a request raises (tests, simulations) or is counted (production)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.safety_margin <= 1:

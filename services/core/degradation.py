@@ -1,8 +1,8 @@
-"""Which level of the ladder each class of requests begins at: by its load, or where an operator holds it.
+"""The degradation level at which each class of requests begins: by its load, or as an operator holds it.
 
-The controllers (`ladder.py`) look at their classes' load a few times a second, and this feeds them with what was
-offered. An operator's level takes the place of the controller, which goes on looking, and of nothing else: no request
-is cut deeper than its tenant allows, and one that would be refused is still tried at the levels below.
+The controllers (`ladder.py`) look at the load of their classes every 0.5 s; this module feeds them. A level that an
+operator holds replaces only the controller's, which runs on. No request is cut deeper than its tenant allows, and one
+that would be rejected is still tried at deeper levels.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from services.core.admissioncheck import AdmissionCheck
 
 SLACK_EVERY = 8
-"""Of the slacks at the door, one in so many is looked at by the ladder."""
+"""One in this many slacks at admission is a sample for the ladder."""
 
 
 class Degradation:
-    """The levels of all classes, in all pools. A level that is held counts in every pool."""
+    """The levels of all classes. A held level counts in every pool."""
 
     __slots__ = ("_held", "_offers", "levels")
 
@@ -30,7 +30,7 @@ class Degradation:
         self._offers = 0
 
     def hold(self, classes: Iterable[str], level: int | None) -> None:
-        """These classes begin at this level from here on; None: by their load. Raises ValueError."""
+        """Hold these classes at this level; None: back to their load. Raises ValueError for an unknown level."""
         if level is not None and not 0 <= level < self.levels:
             raise ValueError(f"levels are 0 to {self.levels - 1}, got {level}")
         for name in classes:
@@ -39,19 +39,19 @@ class Degradation:
                 self._held[name] = level
 
     def keep(self, classes: Container[str]) -> None:
-        """There are no other classes any more."""
+        """Forget the held levels of all other classes."""
         self._held = {name: level for name, level in self._held.items() if name in classes}
 
     def held(self, class_name: str) -> int | None:
-        """The level that an operator holds the class at; None: it goes by its load."""
+        """The level that an operator holds the class at; None: by its load."""
         return self._held.get(class_name)
 
     def level(self, class_stats: ClassStats, name: str) -> int:
-        """Where requests of this class begin: held there, or by its load."""
+        """The level at which requests of this class begin."""
         return self._held.get(name, class_stats.controller.level)
 
     def start_level(self, check: AdmissionCheck) -> int:
-        """Where the newcomer begins, as far as its tenant allows; what it would cost counts in its class's load."""
+        """The level at which the request begins, as far as its tenant allows. Its price counts in its class's load."""
         if not check.settings.degrade:
             return 0
         request, now, class_stats = check.request, check.now, check.tenant_stats.class_stats
@@ -64,13 +64,13 @@ class Degradation:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
         if controller.due(now):
-            _look(now, check.pool_stats)
+            _update_controllers(now, check.pool_stats)
         level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
         return min(level, request.max_level) if level else 0
 
 
-def _look(now: float, pool_stats: PoolStats) -> None:
-    """Each class looks at its load, highest weight first: it has what those above it leave, or its own share."""
+def _update_controllers(now: float, pool_stats: PoolStats) -> None:
+    """Update the controllers, heaviest class first: its capacity is what heavier ones leave, at least its share."""
     rate = pool_stats.estimator.rate
     weights = sum(class_stats.weight for class_stats in pool_stats.classes.values())
     left = rate or 0.0

@@ -1,22 +1,12 @@
-"""Who is served next: hierarchical Deficit Round Robin over token cost, with bounds.
+"""Hierarchical deficit round robin over token cost: docs/architecture/mechanisms/fairness.md.
 
-    pool of workers -> class (weights, a floor for each) -> tenant (weights) -> what is due first
+    pool of workers -> class (weights, a floor for each) -> tenant (weights) -> earliest deadline
 
-Each inner node is a surplus round robin (`ring.py`), so each level keeps its own bounded gap and the gaps add. What a
-class leaves unused goes to the other classes, what a tenant leaves to its class. A request is charged its estimated
-cost when it starts and settled once when it ends, at both levels. With the settlement two equal tenants whose lengths
-are unknown get equal work; without it the one whom the estimate flatters takes the rest.
-
-Only what could start competes: a request whose retrieval still runs stands in its tenant's line, is counted in its
-bounds, and is passed over. So is one that does not fit what is free now (`fits`).
-
-A *tenant* is an account: its weight, its class, its bounds over all pools. Its line in one pool is a *flow*, with a
-deficit of its own. Debt follows the tenant: on becoming active in one pool, a flow takes over what its siblings owe.
-A request that asks for a class below its tenant's own stands in a flow there, and takes turns with that class.
-
-Bounds, per tenant and in all: requests, cost and bytes that wait. All are required.
-Cost: O(1) in the common case, O(log n) at worst, and a bulk jump instead of empty rounds. Idle tenants that were
-not configured are forgotten, oldest first, after FORGET_AFTER_S or when `idle_tenants` are kept.
+Each inner node is a surplus round robin (`ring.py`), so each level has its own bounded gap, and the gaps add. A
+*tenant* is an account over all pools. Its queue in one class of one pool is a *flow*, with a deficit of its own. When a
+flow becomes active it takes over the debt of the tenant's idle flows in the same class of other pools. A request for a
+class below its tenant's own is queued in a flow of that class. A request whose retrieval runs, or that does not fit
+what is free (`fits`), counts in the bounds and is skipped. Cost: O(1) in the common case, O(log n) at worst.
 """
 
 from __future__ import annotations
@@ -42,13 +32,13 @@ from services.core.request import ENDED, NEW, RUNNING, WAITING, Request
 from services.core.stats import TenantStats
 
 NewStats = Callable[[Flow, str], TenantStats]
-"""A flow and the name of its pool -> empty statistics of its tenant there."""
+"""Makes empty statistics for a tenant, from its flow and the name of the pool."""
 FORGET_AFTER_S = 300.0
-"""An unknown tenant's debt has halved five times by now."""
+"""By then the debt of an unknown tenant has halved five times."""
 
 
 class Drr:
-    """The scheduler of every pool. Its own ledger: what it holds is what waits."""
+    """The scheduler of all pools: queues, turns and charges."""
 
     __slots__ = (
         "_expiries",
@@ -76,7 +66,10 @@ class Drr:
         idle_tenants: int = 1000,
         new_stats: NewStats | None = None,
     ) -> None:
-        """`new_stats`: what each new flow keeps as `stats`; without it flows keep none."""
+        """`new_stats` makes the `stats` of each new flow; without it flows have none.
+
+        Raises ValueError unless quantum and `idle_tenants` are above 0, class names differ and floors sum below 1.
+        """
         if not quantum > 0 or idle_tenants < 1:
             raise ValueError(f"quantum and idle_tenants must be above 0, got {quantum} and {idle_tenants}")
         self.quantum = quantum
@@ -85,24 +78,24 @@ class Drr:
         self.idle_tenants = idle_tenants
         self.discipline: type[DrrDiscipline] | type[FifoDiscipline] = DrrDiscipline
         self.own_bounds = True
-        """Whether a tenant's own bounds are looked at, beside those of all."""
+        """Whether tenants' own bounds count, beside the platform's."""
         self.usage = QueueUsage(bounds)
         self.tenants: dict[str, TenantAccount] = {}
         self.pools: dict[str, PoolQueue] = {}
         self._new_stats = new_stats
         self._sequence = 0
         self._expiries: list[tuple[float, int, Request]] = []
-        self._fresh: list[Request] = []  # not in the heap yet: most of them start before it is looked at
-        self._stale = 0  # entries of these two whose request no longer waits, or expires at another time
+        self._fresh: list[Request] = []  # not in the heap yet: most start before the heap is needed
+        self._stale = 0  # entries of these two whose request is no longer queued, or expires at another time
         self._idle: OrderedDict[TenantAccount, float] = OrderedDict()
 
     # ---- tenants
 
     def configure(self, spec: TenantSpec) -> TenantAccount:
-        """Make a tenant that is kept, or change one, from here on.
+        """Make a configured tenant, or change one.
 
-        A weight counts at once, bounds at the next request. A class is that of the next request as well: those who
-        wait keep the place that they were promised, and the tenant's line in its old class ends with them.
+        A weight counts at once, bounds and class from the next request on. Queued requests keep their place, and the
+        tenant's queue in its old class ends with them. Raises ValueError for an unknown class.
         """
         self._check_class(spec)
         tenant = self.tenants.get(spec.id)
@@ -114,7 +107,10 @@ class Drr:
         return tenant
 
     def dismiss(self, now: float, spec: TenantSpec) -> bool:
-        """A tenant that is kept no longer: it is as a stranger of this spec. False when it is not known."""
+        """End a tenant's configuration: it becomes unconfigured, with this spec. False if it is unknown.
+
+        Raises ValueError for an unknown class.
+        """
         self._check_class(spec)
         tenant = self.tenants.get(spec.id)
         if tenant is None:
@@ -122,18 +118,24 @@ class Drr:
         self._change(tenant, spec)
         if tenant.configured:
             tenant.configured = False
-            self._rest(now, tenant)
+            self._note_idle(now, tenant)
         return True
 
     def reclass(self, now: float, classes: tuple[ClassSpec, ...]) -> None:
-        """The classes from here on, in every pool. One that is gone stays for those who stand in it."""
+        """Replace the classes, in every pool. A removed class stays for the requests queued in it.
+
+        Raises ValueError as the constructor does.
+        """
         _check(classes)
         self.classes = classes
         for pool in self.pools.values():
             pool.reclass(now, classes)
 
     def create_stranger(self, now: float, spec: TenantSpec) -> TenantAccount:
-        """Make a tenant that is not configured. It is forgotten some time after it has gone idle."""
+        """Make an unconfigured tenant. It is forgotten some time after it became idle.
+
+        Raises ValueError for an unknown class or a known tenant.
+        """
         self._check_class(spec)
         if spec.id in self.tenants:
             raise ValueError(f"tenant {spec.id} is known already")
@@ -142,7 +144,7 @@ class Drr:
         return tenant
 
     def forget_idle(self, now: float) -> list[str]:
-        """Forget idle tenants that are not configured: past their time, or too many. Returns their ids; O(1) each."""
+        """Forget idle unconfigured tenants, for their time or their number. Returns their ids; O(1) each."""
         forgotten = []
         while self._idle:
             tenant, since = next(iter(self._idle.items()))
@@ -155,9 +157,10 @@ class Drr:
     # ---- waiting
 
     def enqueue(self, now: float, request: Request, flow: Flow | None = None) -> QueueLimit | None:
-        """Put a request in line under `request.charge_tokens`; or say which bound keeps it out, and change nothing.
+        """Queue a request with `request.charge_tokens`, or return the bound that it would exceed and change nothing.
 
-        `flow` is that of its tenant in its pool, where the caller has looked it up.
+        `flow` is that of its tenant in its pool, if the caller has it. Raises RuntimeError if the request is not new,
+        ValueError if its charge is negative or not finite.
         """
         if request.stage is not NEW:
             raise RuntimeError(f"{request!r} has been in line before")
@@ -184,28 +187,28 @@ class Drr:
         return None
 
     def never_fits(self, request: Request) -> bool:
-        """Whether it would break a bound even if nothing else waited."""
+        """Whether the request would exceed a bound even in empty queues."""
         own = self.own_bounds and self.tenants[request.tenant].usage.never_fits(request)
         return own or self.usage.never_fits(request)
 
     def postpone(self, request: Request, expires_at: float) -> None:
-        """A request that waits expires then, and not when it would have."""
+        """Change the expiry of a queued request."""
         if request.stage is WAITING and expires_at != request.expires_at:
-            self._look_at_the_fresh()
+            self._push_fresh()
             self._entry_is_stale()
             self._sequence += 1
             request.expires_at = expires_at
             heappush(self._expiries, (expires_at, self._sequence, request))
 
     def make_ready(self, now: float, request: Request) -> None:
-        """It could start from now on: its retrieval is done. On one that does not wait, only the mark changes."""
+        """Retrieval is done: the request can start. If it is not queued, only its `ready` changes."""
         if request.ready or request.stage is not WAITING:
             request.ready = True
             return
         self.pools[request.pool].make_ready(now, request.flow, request)
 
     def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
-        """Change the estimate: its prompt has been counted. Waiting or running; one that has ended stays as it was."""
+        """Change the estimate of a queued or running request; no effect on one that ended."""
         if request.stage is WAITING:
             for usage in (request.flow.tenant.usage, self.usage):
                 usage.give_back(request)
@@ -213,32 +216,32 @@ class Drr:
             for usage in (request.flow.tenant.usage, self.usage):
                 usage.take(request)
         elif request.stage is RUNNING:
-            self._put_right(now, request, charge_tokens)
+            self._adjust_charge(now, request, charge_tokens)
 
     def discard(self, now: float, request: Request) -> bool:
-        """Take a waiting request out. False when it does not wait."""
+        """Remove a queued request. False if it is not queued."""
         if request.stage is not WAITING:
             return False
-        self._take_out(now, request)
+        self._dequeue(now, request)
         self._entry_is_stale()
         return True
 
     def expire(self, now: float) -> list[Request]:
-        """Take out and return those whose time has come, earliest first."""
+        """Remove and return the requests whose expiry has come, earliest first."""
         expired = []
         while self.wakes_at() <= now:
             at, _, request = heappop(self._expiries)
             assert at == request.expires_at <= now, f"{request!r} is taken out at {now:g}, noted for {at:g}"
-            self._take_out(now, request)
+            self._dequeue(now, request)
             expired.append(request)
         return expired
 
     def wakes_at(self) -> float:
-        """When `expire` next has something to do; infinity when nothing waits."""
+        """When `expire` next has something to do; infinity when nothing is queued."""
         if self._fresh:
-            self._look_at_the_fresh()
+            self._push_fresh()
         expiries = self._expiries
-        while expiries and not _stands(expiries[0]):
+        while expiries and not _is_current(expiries[0]):
             heappop(expiries)
             self._stale -= 1
             assert self._stale >= 0, f"more entries are stale than were noted: {self!r}"
@@ -247,9 +250,9 @@ class Drr:
     # ---- serving
 
     def next(self, now: float, pool_name: str, fits: Callable[[Request], bool] | None = None) -> Request | None:
-        """Whose turn it is among those that could start: taken out of line, charged to its flow and its class.
+        """The next request to start in this pool: dequeued, and charged to its flow and its class. None: none can.
 
-        With `fits`, a head for which it is false is passed over together with its line; O(n) in those passed over.
+        `fits`: flows whose head does not fit are skipped; O(n) in those.
         """
         pool = self.pools.get(pool_name)
         if pool is None or not pool.classes.backlog:
@@ -258,36 +261,39 @@ class Drr:
         return None if request is None else self._start(now, pool, request)
 
     def settle(self, now: float, request: Request, actual_tokens: float) -> None:
-        """It ended, having cost this much: give the difference back to its flow and class, or take it. Once."""
+        """Charge the actual cost at the end, once: the flow and the class get the difference back, or pay it.
+
+        Raises RuntimeError if the request does not run.
+        """
         if request.stage is not RUNNING:
             raise RuntimeError(f"{request!r} does not run, so there is nothing to settle")
-        self._put_right(now, request, actual_tokens, ended=actual_tokens)
+        self._adjust_charge(now, request, actual_tokens, ended=actual_tokens)
         request.stage = ENDED
         tenant = request.flow.tenant
         tenant.running -= 1
         assert tenant.running >= 0, f"{request!r} ended, and was not counted as running: {tenant!r}"
         if not tenant.configured:
-            self._rest(now, tenant)
+            self._note_idle(now, tenant)
 
     def serve_by(self, now: float, discipline: type[DrrDiscipline] | type[FifoDiscipline]) -> None:
-        """In this order from here on, in every pool, for the requests that wait as well."""
+        """Set the discipline of every pool, for queued requests too."""
         if discipline is self.discipline:
             return
         self.discipline = discipline
         for pool in self.pools.values():
             pool.discipline = discipline(pool)
             pool.discipline.begin(
-                now, [flow for tenant in self.tenants.values() for flow in tenant.lines_in(pool.name)]
+                now, [flow for tenant in self.tenants.values() for flow in tenant.flows_in(pool.name)]
             )
 
     def waiting(self) -> Iterator[Request]:
-        """All who wait, tenant by tenant."""
-        return (request for tenant in self.tenants.values() for flow in tenant.lines() for request in flow)
+        """All queued requests, tenant by tenant."""
+        return (request for tenant in self.tenants.values() for flow in tenant.all_flows() for request in flow)
 
-    # ---- what admission asks
+    # ---- lookups
 
     def pool(self, name: str) -> PoolQueue:
-        """The pool of that name; made when it is first asked for. Names come from the worker list, not from clients."""
+        """The pool of that name, made on first use. Names come from the worker list, not from clients."""
         pool = self.pools.get(name)
         if pool is None:
             pool = self.pools[name] = PoolQueue(name, self.quantum, self.classes)
@@ -295,7 +301,7 @@ class Drr:
         return pool
 
     def flow(self, pool: PoolQueue, tenant: TenantAccount, class_name: str = "") -> Flow:
-        """The tenant's line in the pool, in its own class or in a lower one; made when it is first asked for."""
+        """The tenant's queue in the pool, in its own class or in a lower one, made on first use."""
         if class_name and class_name != tenant.class_name:
             node = pool.node(tenant.class_name, class_name)
             if node.name != tenant.class_name:
@@ -340,27 +346,27 @@ class Drr:
         self._entry_is_stale()
         return request
 
-    def _put_right(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
+    def _adjust_charge(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
         flow, refund = request.flow, request.charge_tokens - charge_tokens
         request.charge_tokens = charge_tokens
         flow.tenant.charged -= refund
         self.pools[request.pool].settle(now, flow, refund, ended)
 
-    def _take_out(self, now: float, request: Request) -> None:
+    def _dequeue(self, now: float, request: Request) -> None:
         assert request.stage is WAITING, f"{request!r} leaves the line, and does not wait"
         tenant = request.flow.tenant
         self.pools[request.pool].remove(now, request.flow, request)
         tenant.usage.give_back(request)
         self.usage.give_back(request)
         request.stage = ENDED
-        self._rest(now, tenant)
+        self._note_idle(now, tenant)
 
-    def _rest(self, now: float, tenant: TenantAccount) -> None:
+    def _note_idle(self, now: float, tenant: TenantAccount) -> None:
         if not tenant.configured and not tenant.busy:
             self._idle[tenant] = now
 
-    def _look_at_the_fresh(self) -> None:
-        """Those that still wait go into the heap."""
+    def _push_fresh(self) -> None:
+        """Move the requests that are still queued to the heap."""
         for request in self._fresh:
             if request.stage is WAITING:
                 heappush(self._expiries, (request.expires_at, request.sequence, request))
@@ -369,11 +375,11 @@ class Drr:
         self._fresh.clear()
 
     def _entry_is_stale(self) -> None:
-        """One entry points at a request that left, or expires at another time; when most do, keep the others only."""
+        """Count one stale entry; remove the stale ones when they are the majority."""
         self._stale += 1
         if self._stale > 64 + self.usage.requests:
-            self._look_at_the_fresh()
-            self._expiries = [entry for entry in self._expiries if _stands(entry)]
+            self._push_fresh()
+            self._expiries = [entry for entry in self._expiries if _is_current(entry)]
             heapify(self._expiries)
             self._stale = 0
 
@@ -382,8 +388,8 @@ class Drr:
         return f"<Drr {waiting}, {len(self.tenants)} tenants, {list(self.pools.values())}>"
 
 
-def _stands(entry: tuple[float, int, Request]) -> bool:
-    """Whether the request of an entry waits, and expires then."""
+def _is_current(entry: tuple[float, int, Request]) -> bool:
+    """Whether the request of an entry is queued and expires at the time of the entry."""
     return entry[2].stage is WAITING and entry[2].expires_at == entry[0]
 
 

@@ -1,17 +1,11 @@
-"""A line of requests by what is due first that knows how much work stands before any moment.
+"""A queue in order of earliest deadline that knows how much work is queued before any time.
 
-Earliest deadline first is optimal while everything fits (Liu and Layland 1973) and collapses when it does not, since it
-prefers what is about to fail. It is used here only inside one tenant's line, behind the test at the door that keeps out
-what does not fit.
+Earliest deadline first is optimal while everything fits (Liu and Layland 1973) and fails otherwise, since it prefers
+what is about to expire. So it orders only one tenant's queue, behind admission.
 
-Admission asks one question of it: how much work has an earlier deadline than mine? A sorted list of short blocks, each
-with its sum, answers it. A newcomer with the latest deadline, the common case, costs O(1). Any other costs a walk over
-the blocks and within one: O(n / BLOCK + BLOCK) steps of C code, which up to tens of thousands of requests beats the
-pointers of an O(log n) tree in CPython.
-
-What is due is the deadline, or the first token where one is promised before it (`Request.due_at`).
-
-Bound: holds what its owner puts in; the owner's bounds are the scheduler's.
+`work_before` is a sum over sorted blocks: O(1) for the latest deadline, the common case, else O(n / BLOCK + BLOCK)
+steps of C code. Up to tens of thousands of requests that is faster than an O(log n) tree in CPython. The queue itself
+has no bound; bounds are in `account.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +16,13 @@ from collections.abc import Iterator
 from services.core.request import Request
 
 BLOCK = 64
-"""A block splits in two when it reaches twice this many requests."""
+"""A block splits in two at twice this many requests."""
 
 Entry = tuple[float, int, Request]
 
 
-class DeadlineLine:
-    """Requests sorted by (what is due, sequence), with the sum of their charges."""
+class DeadlineQueue:
+    """Requests sorted by (due_at, sequence), with the sum of their charges."""
 
     __slots__ = ("_blocks", "_count", "_sums", "work")
 
@@ -46,11 +40,11 @@ class DeadlineLine:
 
     @property
     def first(self) -> Request | None:
-        """The one that is due first."""
+        """The request that is due first."""
         return self._blocks[0][0][2] if self._count else None
 
     def add(self, request: Request) -> None:
-        """Put a request in its place. What is due, its sequence and its charge must not change while it is here."""
+        """Insert a request. Its `due_at`, sequence and charge must not change while it is queued."""
         entry, charge_tokens = (request.due_at, request.sequence, request), request.charge_tokens
         self._count += 1
         self.work += charge_tokens
@@ -69,7 +63,7 @@ class DeadlineLine:
             self._split(at)
 
     def discard(self, request: Request) -> None:
-        """Take a request out. One that is not here raises KeyError."""
+        """Remove a request. Raises KeyError if it is not queued."""
         blocks = self._blocks
         if self._count == 1 and blocks[0][0][2] is request:
             self._count, self.work = 0, 0.0
@@ -85,10 +79,10 @@ class DeadlineLine:
         if not block:
             del self._blocks[at], self._sums[at]
         if not self._count:
-            self.work = 0.0  # sums of floats drift; an empty line holds nothing
+            self.work = 0.0  # sums of floats drift
 
     def work_before(self, due_at: float) -> float:
-        """Charges of those that are due at or before then: a newcomer that is due then would stand behind them."""
+        """The work before a new request that is due at `due_at`: charges of all that are due by then."""
         blocks = self._blocks
         if not blocks or due_at >= blocks[-1][-1][0]:
             return self.work
@@ -105,7 +99,7 @@ class DeadlineLine:
         return total
 
     def _place_of(self, request: Request) -> tuple[int, int]:
-        """Block and index. Whoever starts is the first, and mostly it is one who starts that leaves."""
+        """The (block, index) of a request. Most that leave are the first, because they start."""
         blocks = self._blocks
         if blocks and blocks[0][0][2] is request:
             return 0, 0
@@ -117,7 +111,7 @@ class DeadlineLine:
         return at, index
 
     def _block_of(self, entry: Entry) -> int:
-        """The block that holds `entry`, or would."""
+        """The index of the block that holds `entry`, or would."""
         return max(0, bisect_right(self._blocks, entry, key=_first_of) - 1) if len(self._blocks) > 1 else 0
 
     def _split(self, at: int) -> None:
@@ -131,7 +125,7 @@ class DeadlineLine:
 
     def __repr__(self) -> str:
         span = f", due {self._blocks[0][0][0]:g} to {self._blocks[-1][-1][0]:g}" if self._count else ""
-        return f"<DeadlineLine {self._count} requests, {self.work:g} tokens of work{span}>"
+        return f"<DeadlineQueue {self._count} requests, {self.work:g} tokens of work{span}>"
 
 
 def _first_of(block: list[Entry]) -> Entry:

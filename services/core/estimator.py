@@ -1,20 +1,11 @@
-"""What the workers of a pool can do: work per second, time per token, time to read a prompt.
+"""The capacity of a pool's workers: docs/architecture/mechanisms/estimator.md. State: O(slots).
 
-Capacity is measured where it shows, while at least 90 % of the slots are taken:
+    R = (work done / slot-seconds spent on it, both fading) * live slots          while 90 % of the slots are taken
 
-    R = (work done / slot-seconds spent on it, both fading) * slots that live now
-
-Per slot, so that a lost worker shows at once and not when the average has noticed. A ratio of sums, not a mean of
-ratios: short answers come often and say little. Work that was cancelled counts, since it took its slot like any other.
-Before anything was measured at that load, R is what the workers announced; without that, what was measured at any load.
-
-Time per token and prefill time are kept as sketches, because admission asks for medians and for cautious quantiles:
-a promise kept for the median is broken for half. Reading a prompt is a start and a slope (`prefill.py`), times the
-factor by which that has been off. A short prompt is judged by the usual time of one, since beside its own any wait is
-huge: one that waited for a long prompt took fifteen times what was predicted, and by that factor no long one would be
-in time.
-
-Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(slots).
+While fewer than ENOUGH samples exist at that load, R is what the workers announced, or else what was measured at any
+load. Prefill is a linear model (`prefill.py`) times the quantile of its error. The error is relative to at least the
+mean prefill: a short prompt that waits for a long one takes fifteen times its prediction, and with that factor every
+long prompt would miss its deadline. The sketches' relative error is 2 %.
 """
 
 from __future__ import annotations
@@ -28,21 +19,21 @@ from services.core.request import RUNNING, Request
 
 FULL = 0.9
 HALF_LIFE = 200.0
-"""Samples after which one weighs half: seconds under load, and long enough to smooth the mix."""
+"""Samples after which one weighs half: seconds under load, and enough to smooth the mix."""
 ENOUGH = 20
-"""Samples from which a measurement is preferred to what was announced."""
+"""Samples from which a measurement replaces what was announced."""
 SPENT_ENDS = 64
-"""Expected ends of requests that have ended, kept at least until there are so many."""
+"""The heap of expected ends is cleaned when it exceeds two entries per busy slot by this many."""
 
 
 PROBABLE = 0.85
 FITTED = 5
-"""Prompts read before it counts how far off the line is: what was announced knows no start, and is off by a hundred."""
+"""Prompts before the error of the line counts: an announced value has no start term, and may be wrong a hundredfold."""
 _FADE = exp2(-1.0 / HALF_LIFE)
 
 
 class Ratio:
-    """A fading sum over a fading sum."""
+    """A fading sum divided by a fading sum."""
 
     __slots__ = ("above", "below", "samples")
 
@@ -52,19 +43,19 @@ class Ratio:
         self.samples = 0
 
     def add(self, above: float, below: float) -> None:
-        """Count a sample; what came before it weighs a little less."""
+        """Add a sample; earlier samples lose weight."""
         self.above = self.above * _FADE + above
         self.below = self.below * _FADE + below
         self.samples += 1
 
     @property
     def value(self) -> float | None:
-        """The ratio; None while there is nothing to divide by."""
+        """The ratio; None while the divisor is 0."""
         return self.above / self.below if self.below > 0 else None
 
 
 class Estimator:
-    """One pool's slots, and what they have been seen to do. All times are seconds, all work token-equivalents."""
+    """One pool's slots, and their measured speed. All times are seconds, all work is in token-equivalents."""
 
     __slots__ = (
         "_any",
@@ -93,11 +84,11 @@ class Estimator:
         s_per_token: float | None = None,
         readers: int = 0,
     ) -> None:
-        """What is announced. `readers`: workers that each read one prompt after another; 0: not known to be such."""
+        """What workers announce. `readers`: how many workers prefill one prompt after another; 0: not known."""
         self.slots = 0
         self.busy = 0
         self.unread_tokens = 0
-        """Of prompts that have started: what is not known to be read."""
+        """Prompt tokens of running requests that are not known to be prefilled."""
         self.rate: float | None = None
         """R, work per second of all slots; None while unknown."""
         self.mean_cost = 0.0
@@ -112,9 +103,9 @@ class Estimator:
             prefill_s_per_token, (prefill_s_per_token or 0.0) / readers if readers else 0.0
         )
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
-        self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
+        self._token_s = Sketch(0.02, half_life=HALF_LIFE, min_value=1e-6, refresh=64)
         self.median_s = 0.0
-        """Per token of an answer after the first, at the median; 0 while unknown."""
+        """Median time per token after the first; 0 while unknown."""
         if s_per_token:
             self.learn_pace(s_per_token, 1.0)
 
@@ -122,46 +113,46 @@ class Estimator:
 
     @property
     def free(self) -> int:
-        """Slots that are not used."""
+        """Unused slots."""
         return max(0, self.slots - self.busy)
 
     def inherit(self, before: Estimator) -> None:
-        """Stand in for another one from here on: the slots are the same, what is known of them is not."""
+        """Take over the slots, but not the measurements, of the estimator that this one replaces."""
         self.slots, self.busy, self.unread_tokens = before.slots, before.busy, before.unread_tokens
         self._update_rate()
 
     def resize(self, now: float, slots: int) -> None:
-        """This many slots live from now on."""
+        """Set the number of live slots. Raises ValueError if it is negative."""
         if slots < 0:
             raise ValueError(f"slots must be at least 0, got {slots}")
-        self._pass(now)
+        self._advance(now)
         self.slots = slots
         self._update_rate()
 
     def start(self, now: float, request: Request, service_s: float) -> None:
-        """A slot is taken, for about so long."""
-        self._pass(now)
+        """A request takes a slot, for about `service_s`."""
+        self._advance(now)
         self.busy += 1
         request.full_s = self._full_s
         self._starts += 1
-        if len(self._ends) > SPENT_ENDS + 2 * self.busy:  # mostly of requests that have ended
+        if len(self._ends) > SPENT_ENDS + 2 * self.busy:  # most are of requests that have ended
             self._ends = [end for end in self._ends if end[2].stage is RUNNING]
             heapify(self._ends)
         heappush(self._ends, (now + service_s, self._starts, request))
 
     def stop(self, now: float) -> None:
         """A slot is free again."""
-        self._pass(now)
+        self._advance(now)
         self.busy -= 1
         assert self.busy >= 0, f"a slot was given back twice: {self!r}"
 
     def begin_prefill(self, request: Request, tokens: int) -> None:
-        """It has started, and this is to be read of it, after all that is unread now."""
+        """Record that the request's prompt is unread at a worker, behind all that is unread now."""
         request.read_tokens, request.read_before_tokens = tokens, self.unread_tokens
         self.unread_tokens += tokens
 
     def end_prefill(self, request: Request) -> None:
-        """Its prompt has been read, or it has ended: no request waits for that any more. Once more changes nothing."""
+        """Record that the prompt is prefilled, or its request ended. A second call changes nothing."""
         if request.read_tokens:
             unread = self.unread_tokens = self.unread_tokens - request.read_tokens
             assert unread >= 0, (
@@ -169,7 +160,7 @@ class Estimator:
             )
             request.read_tokens = 0
 
-    def _pass(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         if self.busy >= FULL * self.slots:
             self._full_s += now - self._changed_at
         self._changed_at = now
@@ -177,7 +168,7 @@ class Estimator:
     # ---- learning
 
     def learn(self, now: float, request: Request, work: float) -> None:
-        """The request's slot did this much work from its start until now."""
+        """Add a sample: the request's slot did this much work from its start until now."""
         self.mean_cost = work if not self._any.samples else self.mean_cost + 0.02 * (work - self.mean_cost)
         spent_s = now - request.started_at
         if spent_s <= 0:
@@ -188,7 +179,7 @@ class Estimator:
         self._update_rate()
 
     def learn_prefill(self, seconds: float, prompt_tokens: float, before_tokens: float = 0.0) -> None:
-        """The first token came this long after the start, when so much of others was unread."""
+        """Add a sample: seconds from start to first token, with `before_tokens` of others unread at the start."""
         if prompt_tokens <= 0:
             return
         predicted = self.prefill_model.seconds(prompt_tokens, before_tokens)
@@ -198,7 +189,7 @@ class Estimator:
         self.prefill_model.add(seconds, prompt_tokens, before_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
-        """The tokens after the first took this long."""
+        """Add a sample: the tokens after the first took this long."""
         if tokens > 0 and seconds > 0:
             self._token_s.add(seconds / tokens)
             self.median_s = self._token_s.quantile(0.5) or 0.0
@@ -212,41 +203,41 @@ class Estimator:
         self.rate = per_slot * self.slots if per_slot and self.slots else None
         if self.rate and min(self._any.samples, self.prefill_model.samples) >= ENOUGH:
             read_s = self.prefill_model.pool_s
-            if read_s * self.rate > self.mean_cost > 0:  # reading fills the time before the slots are full
+            if read_s * self.rate > self.mean_cost > 0:  # prefill saturates before the slots do
                 self.rate = self.mean_cost / read_s
 
-    # ---- what is asked of it
+    # ---- estimates
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
-        """How long a request of these sizes holds a slot where no other prompt is read, on average. Reading it gives
-        the first token."""
+        """Mean time that a request of these sizes holds a slot, if no other prompt is prefilled. Prefill gives the
+        first token."""
         prefill = self.prefill_model
         read_s = prefill.start_s + prefill.per_token_s * prompt_tokens
         return read_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
 
     def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
-        """How long a request of these sizes holds a slot, in 85 cases of 100."""
+        """The 85 % quantile of the time that a request of these sizes holds a slot."""
         return self.prefill_s(prompt_tokens, PROBABLE) + max(0.0, answer_tokens - 1.0) * self.token_s(PROBABLE)
 
     def prefill_backlog_s(self, waiting_tokens: float = 0.0) -> float:
-        """Seconds until what is unread now has been read, and this much more that stands in line. 0 while unknown."""
+        """Seconds to prefill what is unread now and `waiting_tokens` more; 0 while unknown."""
         return self.prefill_model.per_token_before_s * (self.unread_tokens + waiting_tokens)
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
-        """Seconds to read a prompt after what is unread now: on average, or at a quantile. 0 while unknown."""
+        """Seconds to prefill a prompt behind what is unread now: the mean, or the quantile q. 0 while unknown."""
         read_s = self.prefill_model.seconds(prompt_tokens, self.unread_tokens)
         factor = self._prefill_error.quantile(q) if q is not None else None
         return read_s if factor is None else read_s * factor
 
     def token_s(self, q: float) -> float:
-        """Seconds per token of an answer at a quantile. 0 while unknown."""
+        """Seconds per token of an answer at the quantile q; 0 while unknown."""
         return self._token_s.quantile(q) or 0.0
 
     def next_slot_s(self, now: float) -> float:
-        """Seconds until the next slot comes free: the first end that is expected.
+        """Seconds until the next slot is free: the earliest expected end of a running request.
 
-        Long requests fall into step, and then the mean time between two ends says little about the next one. Where one
-        is overdue the mean has to serve.
+        Long requests that started together end together, so the mean time between two ends is used only if the
+        earliest end is overdue.
         """
         if self.busy < self.slots or not self.rate:
             return 0.0

@@ -1,38 +1,13 @@
-"""The degradation ladder: do less for each before doing nothing for some.
+"""The degradation ladder, smaller answers before rejections: docs/architecture/mechanisms/degradation.md has all rules.
 
-An overloaded service can refuse, or it can give everyone a smaller answer: fewer passages, a shorter context, a
-shorter completion. Fox and Brewer (1999) call the two yield and harvest. The ladder trades harvest for yield in a few
-named steps, a table, so that each can be exercised, priced and told to the client. The idea of a controller that dims
-optional work is Klein et al.'s (Brownout, ICSE'14), where one number dims one thing.
+    value[k] = worth[k] * min(1, 1 / load[k])          load[k]: offered work, priced at level k, divided by capacity R
 
-A level is chosen from what is offered, not from what is felt. The caller prices the work that arrives at every level;
-`load[k]` is that price over the capacity R, and `worth[k]` what an answer at level k is worth beside a full one, a
-number in the table. Of the requests that come, about min(1, 1 / load) can be served, so level k yields
+A window of 0.5 s wants the level with the highest value, from the present one on. A rise needs the votes of several
+windows, a fall 5 s of calm at a quarter more load. While the work is constant the level changes at most twice, ever.
 
-    value[k] = worth[k] * min(1, 1 / load[k])
-
-and a window of 0.5 s *wants* the level, from the present one up, with the largest value, by 1 % for each step. So no
-level is taken whose cut costs more than the refusals that it saves. While q95 wait > half the median slack, the
-load counts for a quarter more.
-
-    rise   from level 0 when two of the last three windows want it, to what the last one wants, however far up;
-           from a degraded level to the median of the last eleven windows
-    fall   one level, when for 5 s the level below has had the largest value from there up, at a quarter more load
-    dwell  3 s between any two changes
-    budget two changes a minute; a third must be worth it: a rise from a load above 1.5, or a fall while level 0 is best
-
-Why waits alone decide nothing: the standing-queue control keeps them short whatever the load, so they would never
-raise the level; and under 0.8 R a long wait is an old burst that drains by itself. Why a level is judged by its own
-price: priced at level 0, as a first sketch of ours had it, any steady overload climbs to the top, falls, and climbs
-again, for ever.
-
-Bounds. While the work is constant the level changes at most twice, ever: once for the work and once for the waits.
-(value[j] / value[k], for j < k, never grows with the load. So what is best at a quarter more load is best at the load
-itself: a fall is never undone, and no rise is.) The quarter is wider than the 15 % by which R may shift when a level
-changes the mix. However the work fluctuates, a minute has at most two changes but for those that are worth it. From
-level 0 an overload is answered after two windows, 1 s. Once the work at full price is under 0.8 R, level k is left
-behind after 5 + 3(k - 1) s: 14 s from the top of a ladder of five. Without work, or with nobody who calls, it falls;
-while R is unknown, it stays.
+Waits alone decide nothing: the standing-queue control keeps them short at any load, and below 0.8 R a long wait is left
+from a burst. Each level is judged by its own price: priced at level 0, a steady overload would climb and fall for ever.
+Yield and harvest are Fox and Brewer's (1999); a controller that dims optional work is Klein et al.'s (ICSE 2014).
 """
 
 from __future__ import annotations
@@ -47,16 +22,16 @@ DWELL_WINDOWS = 6  # 3 s
 CALM_WINDOWS = 10  # 5 s
 BUDGET_WINDOWS = 120  # 60 s
 LONG_WAIT_SHARE = 0.5  # of the median slack
-SPARE = 1.25  # a level is calm if it is still the best under so many times the load
-GAIN = 1.01  # by which a deeper level has to be better
-VOTES = 11  # windows that have a say while degraded: 5.5 s
-MOST_SIZES = 4096  # kept looked up
-WORTH_IT_LOAD = 1.5  # a third would be refused
+SPARE = 1.25  # factor on the load at which a calm level must still be the best
+GAIN = 1.01  # factor by which a deeper level must be better
+VOTES = 11  # windows that count while degraded: 5.5 s
+MAX_SIZES = 4096  # entries of the lookup tables
+WORTH_IT_LOAD = 1.5  # a third of the requests would be rejected
 
 
 @dataclass(frozen=True, slots=True)
 class LadderLevel:
-    """What a request gets at this level, as shares of what it would get at level 0."""
+    """What a request gets at this level, as shares of level 0. Raises ValueError for a share outside 0 to 1."""
 
     retrieval_depth_share: float
     retrieval_budget_share: float
@@ -65,7 +40,7 @@ class LadderLevel:
     max_tokens_share: float
     retrieval: bool = True
     worth: float = 1.0
-    """What an answer at this level is worth beside one at level 0. A judgement; it decides which level is best."""
+    """Value of an answer at this level, relative to level 0. A judgement; it decides which level is best."""
 
     def __post_init__(self) -> None:
         for name, share in asdict(self).items():
@@ -73,15 +48,15 @@ class LadderLevel:
                 raise ValueError(f"{name} must be between 0 and 1, got {share}")
 
     def context_tokens(self, asked: int) -> int:
-        """How much of the context that retrieval would add is kept."""
+        """The tokens of retrieved context that are kept."""
         return int(asked * self.context_share) if self.retrieval else 0
 
     def answer_tokens(self, asked: int) -> int:
-        """How long the answer may be: at least one token of any that was asked for."""
+        """The limit of the answer: at least one token if any was asked for."""
         return max(int(asked * self.max_tokens_share), min(asked, 1))
 
 
-# Cut first what is missed least: search effort, then context, then length, and the sources themselves last.
+# Order of the cuts: search effort, then context, then answer length, then retrieval itself.
 LADDER: tuple[LadderLevel, ...] = (
     #     depth budget context ef   answer
     LadderLevel(1.00, 1.00, 1.00, 1.00, 1.00, worth=1.00),
@@ -93,7 +68,7 @@ LADDER: tuple[LadderLevel, ...] = (
 
 
 class LadderSizes:
-    """What the levels of a ladder make of a request, looked up: most ask for the same few limits and contexts."""
+    """The sizes of a request at each level, cached: most requests use the same few limits and contexts."""
 
     __slots__ = ("_answers", "_contexts", "ladder")
 
@@ -103,14 +78,14 @@ class LadderSizes:
         self._contexts: dict[int, tuple[int, ...]] = {}
 
     def answers(self, asked: int) -> tuple[int, ...]:
-        """How long the answer may be, level by level; at level 0 what was asked for."""
+        """The limit of the answer, level by level; at level 0 what was asked for."""
         known = self._answers.get(asked)
         if known is None:
             known = _kept(self._answers, asked, (asked, *[level.answer_tokens(asked) for level in self.ladder[1:]]))
         return known
 
     def contexts(self, asked: int) -> tuple[int, ...]:
-        """How much context there is, level by level; at level 0 all of it."""
+        """The tokens of context, level by level; at level 0 all."""
         known = self._contexts.get(asked)
         if known is None:
             known = _kept(self._contexts, asked, (asked, *[level.context_tokens(asked) for level in self.ladder[1:]]))
@@ -118,18 +93,18 @@ class LadderSizes:
 
 
 def _kept(known: dict[int, tuple[int, ...]], asked: int, row: tuple[int, ...]) -> tuple[int, ...]:
-    if len(known) >= MOST_SIZES:
+    if len(known) >= MAX_SIZES:
         known.clear()
     known[asked] = row
     return row
 
 
 def fit_clamp(asked: int, slack_s: float, prefill_s: float, s_per_token: float) -> int:
-    """The longest answer, up to `asked`, whose last token still comes in time; 0 when not even one does.
+    """The longest answer, up to `asked`, whose last token is in time; 0 if not even one is. All times are seconds.
 
         min(asked, (slack - prefill) / time per token)
 
-    Feed it a high quantile of the time per token: a promise kept for the median is broken for half.
+    Pass a high quantile of the time per token: with the median, half of the answers would be late.
     """
     left_s = slack_s - prefill_s
     if not left_s > 0:
@@ -140,10 +115,11 @@ def fit_clamp(asked: int, slack_s: float, prefill_s: float, s_per_token: float) 
 
 
 class Controller:
-    """Which level one class is at. Call `observe` at every offer; it decides at most once per window.
+    """The level of one class. Call `observe` at every arrival; it decides at most once per window.
 
-    A window in which nobody called is one in which nothing was offered. Each class has its own controller, fed with
-    the capacity that the classes above it leave: so the lowest class is degraded first.
+    A window without a call counts as one without work. Each class has its own controller, with the capacity that
+    heavier classes leave, so the lightest class is degraded first. Raises ValueError for an empty ladder, or a level
+    that is worth more than the one before it.
     """
 
     __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "_worth", "changes", "level")
@@ -156,20 +132,19 @@ class Controller:
             raise ValueError(f"no level may be worth more than the one before, got {self._worth}")
         self.level = 0
         self.changes = 0
-        self._calm = [0] * len(ladder)  # windows in a row in which this level would have done
-        self._wanted = [0] * VOTES  # by the last windows
+        self._calm = [0] * len(ladder)  # consecutive windows in which this level was good enough
+        self._wanted = [0] * VOTES  # levels that the last windows wanted
         self._window_ends = -math.inf  # until the first call
-        self._window = 0  # how many have been closed: the time of everything below, free of rounding
+        self._window = 0  # windows closed so far: the clock of all below, without rounding errors
         self._changed = -DWELL_WINDOWS
-        self._spent = (-BUDGET_WINDOWS, -BUDGET_WINDOWS)  # when the budget paid for its last two changes
+        self._spent = (-BUDGET_WINDOWS, -BUDGET_WINDOWS)  # windows of the last two changes that the budget paid for
 
     @property
     def top(self) -> int:
-        """The deepest level."""
         return len(self._calm) - 1
 
     def due(self, now: float) -> bool:
-        """Whether `observe` would look at its arguments. Asking first saves the cost of making them."""
+        """Whether `observe` would use its arguments. Saves computing them otherwise."""
         return now >= self._window_ends
 
     def observe(
@@ -183,9 +158,10 @@ class Controller:
     ) -> int:
         """The level from now on.
 
-        `offered_work_per_s` is the work that arrives, served or not, priced at each level; a mean over the last
-        second serves best. `rate` is the capacity in the same unit, None or 0 while unknown. The waits are of recent
-        starts, the slacks of recent arrivals; None without any.
+        `offered_work_per_s` is all offered work, served or not, priced at each level; best a mean over the last
+        second. `rate` is the capacity in the same unit, None or 0 while unknown. The waits are those of recent starts,
+        the slacks those of recent arrivals; None without samples. Raises ValueError if the number of prices is not that
+        of the levels.
         """
         if now < self._window_ends:
             return self.level
@@ -200,7 +176,7 @@ class Controller:
         return self.level
 
     def _pass_silence(self, now: float) -> None:
-        """Close the windows in which nobody called, all but the one that the caller speaks for."""
+        """Close the windows without a call, except the one that this call is for."""
         if self._window_ends == -math.inf:
             self._window_ends = now
         silent = int((now - self._window_ends) / WINDOW_S)
@@ -213,32 +189,32 @@ class Controller:
             self._wanted = [0] * VOTES
 
     def _hold(self) -> None:
-        """End a window that says nothing."""
+        """Close a window that gives no information."""
         self._window += 1
         self._vote(self.level)
         self._calm = [0] * len(self._calm)
 
     def _close(self, loads: list[float], long_waits: bool) -> None:
-        """End a window: learn what it says, and change the level if it is time to."""
+        """Close a window, and change the level if the rules allow it."""
         self._window += 1
         values, with_spare = self._values(loads), self._values([load * SPARE for load in loads])
-        broke = self._window - self._spent[0] < BUDGET_WINDOWS
-        content = broke and loads[self.level] <= WORTH_IT_LOAD
-        self._vote(self.level if content else self._best(with_spare if long_waits else values))
+        budget_spent = self._window - self._spent[0] < BUDGET_WINDOWS
+        keep = budget_spent and loads[self.level] <= WORTH_IT_LOAD
+        self._vote(self.level if keep else self._best(with_spare if long_waits else values))
         self._count_calm(with_spare)
         if self._window - self._changed < DWELL_WINDOWS:
             return
         wanted, full_price_fits = self._elected(), self._calm[0] >= CALM_WINDOWS
         if wanted > self.level:
             self._change(wanted, free=False)
-        elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not broke):
+        elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not budget_spent):
             self._change(self.level - 1, free=full_price_fits)
 
     def _values(self, loads: list[float]) -> list[float]:
         return [worth / max(load, 1.0) for worth, load in zip(self._worth, loads, strict=True)]
 
     def _best(self, values: list[float]) -> int:
-        """The level of the largest value, from the present one up; a deeper one only for a larger value, by `GAIN`."""
+        """The level of the highest value, from the present one on; a deeper one only if it is better by `GAIN`."""
         best = self.level
         for level in range(self.level + 1, len(values)):
             if values[level] > values[best] * GAIN:
@@ -246,11 +222,11 @@ class Controller:
         return best
 
     def _count_calm(self, values: list[float]) -> None:
-        """A level is calm while none above it has a larger value."""
-        most = 0.0
+        """Count calm windows: a level is calm while no deeper one has a higher value."""
+        best = 0.0
         for level in range(len(values) - 1, -1, -1):
-            most = max(most, values[level])
-            self._calm[level] = self._calm[level] + 1 if values[level] == most else 0
+            best = max(best, values[level])
+            self._calm[level] = self._calm[level] + 1 if values[level] == best else 0
 
     def _vote(self, level: int) -> None:
         del self._wanted[0]
@@ -278,14 +254,14 @@ class Controller:
 
 
 def _loads(work_per_s: Sequence[float], rate: float | None) -> list[float] | None:
-    """Offered work over capacity, level by level. Without work the load is 0 whatever the rate; None: unknown."""
+    """Offered work divided by capacity, per level: 0 without work, whatever the rate. None: unknown."""
     if rate is not None and rate > 0:
         return [work / rate for work in work_per_s]
     return None if any(work_per_s) else [0.0] * len(work_per_s)
 
 
 def _long(q95_wait_s: float | None, median_slack_s: float | None) -> bool:
-    """Whether waits use up more of the slack than they may. Where there is no slack, any wait does."""
+    """Whether waits use more than their share of the slack. Without slack, any wait does."""
     if q95_wait_s is None or median_slack_s is None:
         return False
     return q95_wait_s > LONG_WAIT_SHARE * max(median_slack_s, 0.0)

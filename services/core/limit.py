@@ -1,17 +1,14 @@
-"""A hard cap and an honest yield: the narrowest primitive that governs *execution*.
+"""A concurrency cap: a fixed number of places, given out without waiting (docs/architecture/mechanisms/limits.md).
 
-Rate limits bound arrivals; any number of requests may still be executing. A cap bounds what executes, which is what
-a GPU's latency depends on (Little's law: N = X * R, so a bound on N bounds R once X is at capacity). There is no
-queue here and no waiting: a place now, or none. The idea on its own is heptamini's `max_inflight`.
-
-Bound: at all times `0 <= inflight <= cap`.
+Rate limits bound arrivals; GPU latency depends on how many requests run. By Little's law N = X * R, so at capacity a
+bound on N bounds R. The idea is heptamini's `max_inflight`. Bound: 0 <= inflight <= cap, always.
 """
 
 from __future__ import annotations
 
 
 class InflightCap:
-    """At most `cap` places, taken without waiting and given back once each."""
+    """At most `cap` places. Raises ValueError if `cap` is below 1."""
 
     __slots__ = ("cap", "inflight", "refused_total", "taken_total")
 
@@ -24,7 +21,7 @@ class InflightCap:
         self.refused_total = 0
 
     def try_take(self) -> bool:
-        """Take a place, or say at once that there is none."""
+        """Take a place. False if none is free."""
         if self.inflight >= self.cap:
             self.refused_total += 1
             return False
@@ -33,7 +30,7 @@ class InflightCap:
         return True
 
     def give_back(self) -> None:
-        """Give a place back. More often than taken is a bug in the caller, and raises RuntimeError."""
+        """Give a place back. Raises RuntimeError if more are given back than taken."""
         if self.inflight == 0:
             raise RuntimeError("a place was given back twice")
         self.inflight -= 1

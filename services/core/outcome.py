@@ -1,7 +1,7 @@
-"""How a request ends. A closed set: it is the `outcome` label of every metric, and the key of the refusal table.
+"""How a request ends: the `outcome` label of every metric, and the key of the refusal table.
 
-A refusal is a result, not a surprise. `REJECTED` never held a place; `EVICTED` held one and lost it;
-`FAILED` used a worker in vain. The three cost differently, so they are told apart (llm-d's router does the same).
+`REJECTED` had no place in a queue, `EVICTED` had one and lost it, `FAILED` used a worker in vain. Their costs differ,
+so they are kept apart, as in llm-d's router.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum, StrEnum
 
 
 class Ending(Enum):
-    """What a request had used by the time it ended."""
+    """What a request had used when it ended."""
 
     SERVED = "served"
     REJECTED = "rejected"
@@ -19,7 +19,7 @@ class Ending(Enum):
 
 
 class Outcome(StrEnum):
-    """Every way a request ends; the value is the metric label and, for refusals, the `error.code`."""
+    """All ways in which a request ends. The value is the metric label and, for rejections, the `error.code`."""
 
     SERVED = "served"
     TENANT_QUEUE_FULL = "tenant_queue_full"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
     @property
     def ending(self) -> Ending:
-        """What the request had used; refusals at the door by default."""
+        """What the request had used: nothing, unless the outcome says otherwise."""
         return _ENDINGS.get(self, Ending.REJECTED)
 
 

@@ -1,14 +1,13 @@
-"""Which of the three mechanisms are on. All are, unless an operator wants to see what one of them is worth.
+"""Switches for three mechanisms, all on by default, to measure the effect of each (decision 040).
 
-    admission      off: no request is judged by its deadline, at the door, in the queue or at the start; no answer is
-                   degraded or cut; no queue is kept short (`BoundedAdmission`). The platform's bounds hold, and one
-                   tenant may fill the queue.
-    fairness       off: one queue for all tenants, in the order of arrival (`FifoDiscipline`), with one bound. Neither
-                   tenants nor classes nor weights count.
-    cancellation   off: work goes on for a client that has left or whose deadline has passed, in the queue and at its
-                   worker. The client gets its answer all the same. The core has no clients: its caller acts on this.
+    admission      off: no deadline test at admission, in the queue or at the start; no degradation, no cut, no limit on
+                   standing queues (`BoundedAdmission`). The platform's bounds hold; one tenant may fill the queue.
+    fairness       off: one queue for all tenants, in order of arrival (`FifoDiscipline`), with one bound. Tenants,
+                   classes and weights do not count.
+    cancellation   off: work goes on after a disconnect or a deadline, in the queue and at the worker, and the answer is
+                   sent. The core knows no clients: the caller implements this.
 
-With all three off it is a bounded queue, first in, first out: what stands before most servers.
+With all three off the scheduler is a bounded queue, first in, first out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ BY_NAME = {f"no-{name}": name for name in MECHANISMS}
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The mechanisms by name, and whether each is on."""
+    """For each mechanism, whether it is on."""
 
     admission: bool = True
     fairness: bool = True
@@ -30,7 +29,7 @@ class Policies:
 
     @classmethod
     def named(cls, text: str) -> Policies:
-        """By words with commas between: `weir`, `fifo`, `no-admission`, ... Raises ValueError naming what is wrong."""
+        """Parse names with commas between: `weir`, `fifo`, `no-admission`, ... Raises ValueError for other names."""
         words = [word.strip() for word in text.split(",")]
         if words in ([ALL_ON], [ALL_OFF]):
             return cls(**dict.fromkeys(MECHANISMS, words == [ALL_ON]))
@@ -45,7 +44,7 @@ class Policies:
 
     @property
     def own_bounds(self) -> bool:
-        """Whether each tenant has bounds of its own in line, beside those of the platform."""
+        """Whether each tenant has bounds of its own, beside the platform's."""
         return self.admission and self.fairness
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""The workers that serve the same models, as the scheduler sees them: who waits for them, and with what share.
+"""The scheduler's view of the workers that serve the same models: queues, rings and shares.
 
-    pool -> class -> flow (one tenant's line in this pool)
+    pool -> class -> flow (one tenant's queue in this pool)
 
-Beside the two levels of rings, a pool keeps the sums that admission asks for, each changed in O(1) when a flow changes:
-all work that waits, one round's worth of it, and the weights of those that are active.
+Beside the two levels of rings a pool keeps the sums that admission needs, each updated in O(1): all queued work, one
+round's worth of it, and the weights of the active flows and classes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.core.account import ClassSpec, TenantAccount
 from services.core.discipline import DrrDiscipline, QueueDiscipline
-from services.core.edf import DeadlineLine
+from services.core.edf import DeadlineQueue
 from services.core.request import Request
 from services.core.ring import Ring
 from services.core.schedulable import OUT, Schedulable
@@ -27,53 +27,53 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Schedulable)
 
 ACTIVE_FOR_S = 1.0
-"""A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""
+"""How long a flow counts as active after its queue empties: light tenants return, and their share is still theirs."""
 ROUNDING_TOKENS = 1e-3
-"""How far a sum of charges may be from what it should be, for it is added and taken away in floating point."""
+"""Tolerance of sums of charges: they are added and subtracted in floating point."""
 
 
 class Flow(Schedulable):
-    """One tenant's line in one class of one pool."""
+    """One tenant's queue in one class of one pool."""
 
-    __slots__ = ("active", "line", "node", "requests", "round_part", "stats", "tenant", "unready")
+    __slots__ = ("active", "node", "queue", "requests", "round_part", "stats", "tenant", "unready")
 
     stats: TenantStats
-    """What is known of the requests that waited here. Forgotten with the flow. No order looks at it."""
+    """The statistics of this tenant here. Forgotten with the flow; no order depends on them."""
 
     def __init__(self, tenant: TenantAccount, node: ClassNode) -> None:
         super().__init__(tenant.weight)
         self.tenant = tenant
         self.node = node
-        self.line = DeadlineLine()
-        self.unready = DeadlineLine()
-        self.requests = 0  # how many wait here
+        self.queue = DeadlineQueue()
+        self.unready = DeadlineQueue()
+        self.requests = 0  # queued here
         self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
         self.active = False
 
     def __iter__(self) -> Iterator[Request]:
-        """All that wait here: those that could start, by what is due first, then the others."""
-        yield from self.line
+        """All queued requests: the ready ones, earliest deadline first, then the others."""
+        yield from self.queue
         yield from self.unready
 
     @property
     def work(self) -> float:
-        """Charges of all that wait here."""
-        return self.line.work + self.unready.work
+        """Charges of all queued requests."""
+        return self.queue.work + self.unready.work
 
     def work_before(self, due_at: float) -> float:
-        """Charges of those that a newcomer that is due then would stand behind."""
-        before = self.line.work_before(due_at)
+        """Charges of the requests ahead of a new one that is due at `due_at`."""
+        before = self.queue.work_before(due_at)
         return before + self.unready.work_before(due_at) if self.unready.work else before
 
     def __repr__(self) -> str:
         return (
-            f"<Flow {self.tenant.id}: {len(self.line)}+{len(self.unready)} wait, deficit {self.deficit:g},"
+            f"<Flow {self.tenant.id}: {len(self.queue)}+{len(self.unready)} wait, deficit {self.deficit:g},"
             f" {self.position.value}, weight {self.weight:g}>"
         )
 
 
 class ClassNode(Schedulable):
-    """One class in one pool, and the ring of its flows."""
+    """One class in one pool, with the ring of its flows."""
 
     __slots__ = ("active_flows", "active_weight", "flows", "name")
 
@@ -89,7 +89,7 @@ class ClassNode(Schedulable):
 
 
 class PoolQueue:
-    """Rings of two levels, and sums over them."""
+    """The two levels of rings of one pool, and sums over them."""
 
     __slots__ = (
         "_lingering",
@@ -119,18 +119,18 @@ class PoolQueue:
         self.requests = 0
         self.work = 0.0
         self.unread_tokens = 0
-        """Of the prompts of all that wait here."""
+        """Prompt tokens of all queued requests."""
         self.round_work = 0.0
         self.active_weight = 0.0
         self.active_flows = 0
         self.waiting_flows = 0
         self._lingering: OrderedDict[Flow, float] = OrderedDict()
-        self._releases_at = inf  # not before then: the first of those above may have come back
+        self._releases_at = inf  # a lower bound: the first of those above may be active again
 
-    # ---- who waits
+    # ---- queued requests
 
     def insert(self, now: float, flow: Flow, request: Request) -> None:
-        """A request joins its flow's line."""
+        """Add a request to its flow's queue."""
         self.requests += 1
         self.work += request.charge_tokens
         self.unread_tokens += request.read_tokens
@@ -142,7 +142,7 @@ class PoolQueue:
             elif flow in self._lingering:
                 del self._lingering[flow]
         if request.ready:
-            flow.line.add(request)
+            flow.queue.add(request)
             self._add_backlog(now, flow)
         else:
             flow.unready.add(request)
@@ -150,13 +150,13 @@ class PoolQueue:
         self._update_round(flow)
 
     def remove(self, now: float, flow: Flow, request: Request) -> None:
-        """A request leaves its flow's line, for whatever reason."""
+        """Remove a request from its flow's queue, for any reason."""
         self.requests -= 1
         self.work = self.work - request.charge_tokens if self.requests else 0.0  # sums of floats drift
         unread = self.unread_tokens = self.unread_tokens - request.read_tokens
         assert unread >= 0, f"{unread} tokens are unread in {self!r}, without the {request.read_tokens} of {request!r}"
         if request.ready:
-            flow.line.discard(request)
+            flow.queue.discard(request)
             flow.node.flows.remove_backlog(now, flow)
             self.classes.remove_backlog(now, flow.node)
         else:
@@ -168,51 +168,51 @@ class PoolQueue:
             self.waiting_flows -= 1
             assert self.requests >= self.waiting_flows >= 0, f"{self.waiting_flows} lines of {self!r} have work"
             if not self._lingering:
-                self._releases_at = now + 0.999 * ACTIVE_FOR_S  # a little early: rounding is for `let_go`
+                self._releases_at = now + 0.999 * ACTIVE_FOR_S  # slightly early: `release_idle` compares exactly
             self._lingering[flow] = now
         self._update_round(flow)
 
     def make_ready(self, now: float, flow: Flow, request: Request) -> None:
-        """A request that waits could start from now on."""
+        """A queued request can start from now on."""
         flow.unready.discard(request)
         request.ready = True
-        flow.line.add(request)
+        flow.queue.add(request)
         self._add_backlog(now, flow)
 
     def charge(self, flow: Flow, cost: float) -> None:
-        """The flow in turn starts a request of this estimated cost."""
+        """The next flow starts a request of this estimated cost."""
         flow.node.flows.charge(flow, cost)
         self.classes.charge(flow.node, cost)
 
     def settle(self, now: float, flow: Flow, refund: float, ended: float = 0.0) -> None:
-        """A charge was too high by `refund`, or too low where it is negative: put it right at both levels."""
+        """Correct a charge that was too high by `refund` (negative: too low), at both levels."""
         flow.node.flows.settle(now, flow, refund, ended)
         self.classes.settle(now, flow.node, refund, ended)
         assert flow.unsettled > -ROUNDING_TOKENS, f"{flow!r}: {flow.unsettled:g} tokens are in flight"
 
     def reprice(self, flow: Flow, request: Request, charge_tokens: float) -> None:
-        """The estimate of a request that waits changes; it keeps its place, and its flow its turn."""
-        line = flow.line if request.ready else flow.unready
-        line.discard(request)
+        """Change the estimate of a queued request. It keeps its place, and its flow its turn."""
+        queue = flow.queue if request.ready else flow.unready
+        queue.discard(request)
         self.work += charge_tokens - request.charge_tokens
         request.charge_tokens = charge_tokens
-        line.add(request)
+        queue.add(request)
         self._update_round(flow)
 
     def will_read(self, request: Request, tokens: int) -> None:
-        """What is to be read of a request that waits turned out to be this much."""
+        """Set the number of tokens to prefill of a queued request."""
         self.unread_tokens += tokens - request.read_tokens
         request.read_tokens = tokens
 
     def reweigh(self, flow: Flow, weight: float) -> None:
-        """The tenant's weight changes from here on."""
+        """Change the tenant's weight."""
         if flow.active:
             flow.node.active_weight += weight - flow.weight
         flow.node.flows.reweigh(flow, weight)
         self._update_round(flow)
 
     def reclass(self, now: float, classes: tuple[ClassSpec, ...]) -> None:
-        """The classes and their weights from here on. One that is no longer named stays for those who stand in it."""
+        """Replace the classes and their weights. A removed class stays for the requests queued in it."""
         if isinstance(self.classes, SingleClass) and any(spec.name not in self.nodes for spec in classes):
             self.classes = self.classes.joined(now)
         for name, weight in floored(classes).items():
@@ -225,7 +225,7 @@ class PoolQueue:
             self.classes.reweigh(node, weight)
 
     def reset_rings(self, now: float, flows: Sequence[Flow]) -> None:
-        """All flows take turns from nothing, with a quantum each, in the order in which their requests came."""
+        """Reset the rings: each flow has one quantum, and they take turns in order of arrival of their requests."""
         for node in self.nodes.values():
             node.flows = _emptied(node.flows)
             node.reset()
@@ -234,42 +234,42 @@ class PoolQueue:
         if isinstance(self.classes, Ring):
             self.classes = _emptied(self.classes)
         self.classes.backlog = 0
-        ready = [request for flow in flows for request in flow.line]
+        ready = [request for flow in flows for request in flow.queue]
         for request in sorted(ready, key=lambda request: request.sequence):
             request.flow.node.flows.add_backlog(now, request.flow)
             self.classes.add_backlog(now, request.flow.node)
 
     def set_quantum(self, quantum: float) -> None:
-        """One quantum per round and unit of weight from here on."""
+        """Set the quantum, per round and unit of weight."""
         self.quantum = self.classes.quantum = quantum
         for node in self.nodes.values():
             node.flows.quantum = quantum
 
-    # ---- what admission asks
+    # ---- lookups for admission
 
     def node(self, own: str, asked: str) -> ClassNode:
-        """The class to stand in: the one that is asked for, if it weighs less than the tenant's own."""
+        """The class to queue in: `asked` if it weighs less than the tenant's own, else the own."""
         node = self.nodes[own]
         lower = self.nodes.get(asked)
         return lower if lower is not None and lower.weight < node.weight else node
 
     def share(self, flow: Flow) -> float:
-        """The flow's part of the pool while everyone active stays so: own weight / active weight, level by level."""
+        """The flow's share of the pool: own weight / active weight, at both levels."""
         node = flow.node
         within = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight))
         return within * (node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight)))
 
     def class_share(self, node: ClassNode) -> float:
-        """The part of its class."""
+        """The share of its class."""
         return node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight))
 
     def turn_work(self, flow: Flow, deficit: float, ahead: float) -> float:
-        """Work of its class until the flow, standing so, starts what is behind `ahead` of its own, as rounds went."""
+        """Work of its class until the flow starts what is behind `ahead` of its own work, by measured rounds."""
         part = self.round_work / self.waiting_flows if self.waiting_flows else 0.0
         return flow.node.flows.work_until_turn(flow, deficit, ahead, part)
 
     def release_idle(self, now: float) -> None:
-        """Those whose line has been empty for ACTIVE_FOR_S are no longer active. O(1) per flow and second."""
+        """Flows whose queue has been empty for ACTIVE_FOR_S are no longer active. O(1) per flow and second."""
         if now < self._releases_at:
             return
         while self._lingering:
@@ -290,11 +290,11 @@ class PoolQueue:
         self.classes.add_backlog(now, flow.node)
 
     def _inherit_debt(self, now: float, flow: Flow) -> None:
-        """Debt follows the tenant: what its idle flows in other pools owe, settled, is owed here.
+        """Move to this flow the settled debt of the tenant's idle flows in the same class of other pools.
 
-        Not between classes, each of which keeps its own books: debt could be left in a lower class, and never paid.
+        Not between classes, because each keeps its own deficits: debt moved to a lower class might never be paid.
         """
-        for sibling in flow.tenant.lines():
+        for sibling in flow.tenant.all_flows():
             if sibling is not flow and sibling.node.name == flow.node.name and sibling.position is OUT:
                 ring = sibling.node.flows
                 if owed := ring.owed(now, sibling):
@@ -303,7 +303,7 @@ class PoolQueue:
 
     def _update_round(self, flow: Flow) -> None:
         part = self.quantum * flow.weight
-        work = flow.line.work + flow.unready.work
+        work = flow.queue.work + flow.unready.work
         if work < part:
             part = work
         self.round_work = self.round_work + part - flow.round_part if self.requests else 0.0
@@ -335,12 +335,12 @@ class PoolQueue:
 
 
 def _emptied(ring: Ring[M]) -> Ring[M]:
-    """One like it, without members."""
+    """A ring with the same settings and no members."""
     return Ring(ring.quantum, debt_quanta=ring.debt_quanta, debt_half_life_s=ring.debt_half_life_s)
 
 
 def floored(classes: tuple[ClassSpec, ...]) -> dict[str, float]:
-    """Each class's weight, raised where its share of all weights would be below its floor."""
+    """Each class's weight, raised where its share of all weights is below its floor."""
     raised: set[str] = set()
     while True:
         free = sum(spec.weight for spec in classes if spec.name not in raised)

@@ -1,26 +1,16 @@
-"""How long a prompt takes to be read: a start, so much for each of its tokens, and for each that is read before it.
+"""The prefill model: time to first token as a linear function, fitted by least squares over fading samples.
 
-    time to first token = start + per token * prompt tokens + per token before * tokens that others had still to read
+    time to first token = start + per token * prompt tokens + per token before * unread tokens of others at its start
 
-A worker that batches gives the first token at the end of a step, so even the shortest prompt waits for one. Taken as
-proportional, that start is learned as a price per token: twenty tokens in 24 ms make a prompt of 1,500 look like two
-seconds, and it is refused. So a line is fitted, by least squares over samples that fade.
-
-While prompts have been of one size nothing tells start and slope apart. Then what is announced decides, or without it
-all is taken for slope. It goes on deciding to the degree that sizes differ little (a ridge towards the prior):
+A batching worker gives the first token at the end of a step, hence the start: fitted as proportional, twenty tokens in
+24 ms make a prompt of 1,500 look like two seconds. While sizes differ little, start and slope cannot be told apart; a
+ridge draws the slope to the announced value, or without one to proportional:
 
     per token = (cov(tokens, s) + RIDGE * prior) / (var(tokens) + RIDGE)
 
-**Prompts before it.** A worker that batches reads one prompt after another, at most a chunk a step, so a free slot is
-no promise that reading begins. What others had still to read when a request started is known, and the time that this
-added is fitted as the slope is. Where slots read side by side, each at its own pace, it comes out as nothing. It says
-how fast the pool reads, `1 / per token before` tokens a second, with whatever is written meanwhile. While samples are
-few they are drawn to what is announced of it: two of them make a line of anything.
-
-An answer that is cut before its first token teaches nothing of how long reading takes, and those that are read are the
-lucky ones. With what was before each they are no biased sample: the others had more before them, and the line says so.
-
-Bounds: no part is negative, and at the mean sizes the line goes through the mean time. State: ten sums.
+`per token before` is 0 where slots prefill in parallel; else the pool prefills 1 / it tokens per second. While samples
+are few it is drawn to the announced value. Bounds: no coefficient is negative, and at the mean sizes the line passes
+through the mean time. See docs/architecture/mechanisms/estimator.md.
 """
 
 from __future__ import annotations
@@ -30,13 +20,13 @@ from math import exp2
 FADE = exp2(-1.0 / 200.0)
 """A sample weighs half after 200 more."""
 RIDGE_TOKENS2 = 50.0**2
-"""Sizes that spread by 50 tokens count as much as the prior."""
+"""A variance of prompt sizes of this much (a spread of 50 tokens) weighs as much as the prior."""
 FEW = 5.0
-"""The prior of what is before a prompt weighs as much as these: two samples make a line of anything."""
+"""The prior of `per token before` weighs as much as this many samples."""
 
 
 class PrefillModel:
-    """The line, and what it was fitted to."""
+    """The fitted line and its sums. All times are seconds."""
 
     __slots__ = (
         "_b", "_bb", "_bs", "_bt", "_n", "_s", "_t", "_ts", "_tt",
@@ -45,9 +35,9 @@ class PrefillModel:
 
     def __init__(self, prior_s: float | None = None, prior_before_s: float = 0.0) -> None:
         self.prior_s = prior_s
-        """Announced seconds per token; None: nothing was."""
+        """Announced seconds per token; None: not announced."""
         self.prior_before_s = self.per_token_before_s = prior_before_s
-        """The same for a token of those before it. 0: each slot is thought to read for itself."""
+        """Announced seconds per unread token of others; 0: slots are assumed to prefill in parallel."""
         self.per_token_s = prior_s or 0.0
         self.start_s = 0.0
         self.samples = 0
@@ -55,7 +45,7 @@ class PrefillModel:
         self._b = self._bb = self._bs = self._bt = 0.0
 
     def add(self, seconds: float, tokens: float, before_tokens: float = 0.0) -> None:
-        """A prompt of so many tokens was read in so long, when so many of others had still to be read."""
+        """Add a sample: a prompt of `tokens` took `seconds` to its first token, with `before_tokens` unread before."""
         self.samples += 1
         self._n = self._n * FADE + 1.0
         self._t = self._t * FADE + tokens
@@ -69,7 +59,7 @@ class PrefillModel:
         self._fit()
 
     def _fit(self) -> None:
-        """Least squares in two unknowns, each drawn to what is announced of it; what it may not be is cut off."""
+        """Least squares in two unknowns, each drawn to its prior and cut off where it would be negative."""
         n = self._n
         mean_t, mean_s, mean_b = self._t / n, self._s / n, self._b / n
         prior = mean_s / mean_t if self.prior_s is None else self.prior_s
@@ -79,7 +69,7 @@ class PrefillModel:
         cov_bt = self._bt / n - mean_b * mean_t
         above_t = self._ts / n - mean_t * mean_s + RIDGE_TOKENS2 * prior
         above_b = self._bs / n - mean_b * mean_s + ridge_b * self.prior_before_s
-        apart = var_t * var_b - cov_bt * cov_bt  # 0 where the two always went together, but for rounding
+        apart = var_t * var_b - cov_bt * cov_bt  # 0 but for rounding where both always vary together
         before = max(0.0, (var_t * above_b - cov_bt * above_t) / apart) if apart > 0 else 0.0
         if before * mean_b > mean_s:
             before = mean_s / mean_b
@@ -90,16 +80,16 @@ class PrefillModel:
 
     @property
     def pool_s(self) -> float:
-        """How much time of the whole pool a prompt of the usual size takes; 0 where each slot reads for itself."""
+        """Time of the whole pool that a prompt of the mean size takes; 0 where slots prefill in parallel."""
         return self.per_token_before_s * self._t / self._n if self._n else 0.0
 
     @property
     def mean_s(self) -> float:
-        """How long prompts have taken, whatever their size."""
+        """The mean time to first token."""
         return self._s / self._n if self._n else 0.0
 
     def seconds(self, tokens: float, before_tokens: float = 0.0) -> float:
-        """How long a prompt of this size should take with so much before it; 0 while nothing is known."""
+        """The expected time to first token of a prompt of this size; 0 while nothing is known."""
         return self.start_s + self.per_token_s * tokens + self.per_token_before_s * before_tokens
 
     def __repr__(self) -> str:

@@ -1,27 +1,22 @@
-"""Quantiles of a stream: one sketch with a stated error and forgetting, one exact window.
+"""Quantiles of a stream: a sketch with a stated error and forgetting, and an exact window.
 
 `Sketch` is DDSketch (Masson, Rim, Lee: "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
-guarantees", VLDB 2019): count samples in buckets whose borders grow geometrically,
+guarantees", VLDB 2019): it counts samples in buckets whose borders grow geometrically, and bounds the error in value,
+not in rank, as long tails need.
 
-    bucket i holds the values in (least * g^(i-1), least * g^i],      i = ceil(log_g(value / least)),
+    bucket i holds the values in (min_value * g^(i-1), min_value * g^i],      i = ceil(log_g(value / min_value)),
 
-so two values of one bucket never differ by more than a factor of g. A quantile walks the buckets from below until it
-has passed a share q of the weight. Latencies and lengths have long tails, where a bound on the error in *rank* says
-little about the value; this one bounds the value.
+Bound: let x be the q-quantile, the smallest sample that a share q of the weight does not exceed. Then
+`|quantile(q) - x| <= alpha * |x|` for `min_value < |x| <= max_value`. Smaller values count as 0, larger ones as
+`max_value`. At most `2 * ln(max_value / min_value) / ln(1 + alpha) + 3` buckets; empty ones take no
+memory.
 
-Bound: let x be the q-quantile of the samples, the smallest of them that a share q of the weight does not exceed. Then
-`|quantile(q) - x| <= alpha * |x|` for `least <= |x| <= most`. Smaller values count as 0, larger ones as `most`.
-Buckets: at most `2 * ln(most / least) / ln(1 + alpha) + 3`, and only those that hold something take memory.
+Two differences from the paper. A bucket answers with the mean of its samples, so equal samples and the mean are exact;
+hence g = 1 + alpha instead of (1 + alpha) / (1 - alpha), and twice as many buckets. And a sample weighs half after
+`half_life` more: the weight of *new* samples grows, and all weights are scaled down once in 64 half-lives.
 
-Where we differ. A bucket answers with the mean of what fell into it, not with its middle: lengths that are all equal
-are answered exactly, and so is the mean. The price is g = 1 + alpha, where the paper has (1 + alpha) / (1 - alpha):
-twice as many buckets. And samples are forgotten: each weighs half as much when `half_life` more have come. Not by
-touching every bucket at each sample, but by letting the weight of *new* samples grow, and scaling all of it down once
-in 64 half-lives.
-
-A sample is only put down when it comes, and put into its bucket when somebody asks or 64 are there: in their order, so
-that nothing else changes, and at a third of the price.
-
+Samples are put into buckets 64 at a time, or before a read: in order, so the result is the same, at a third of the
+cost.
 `Rolling` is exact over the last `window` samples: a sorted list beside the order of arrival.
 """
 
@@ -33,16 +28,19 @@ from collections import deque
 from itertools import accumulate
 
 _HEAVIEST = 2.0**64
-"""The weight of a new sample at which all weights are scaled down: far from overflow, and rare."""
+"""The weight of a new sample at which all weights are scaled down: rare, and far from overflow."""
 _FORGOTTEN = 1e-6
-"""A bucket that weighs less than this, a new sample weighing 1, is dropped when weights are scaled down."""
-_MOST_PENDING = 64
+"""Buckets below this weight (a new sample weighs 1) are dropped when weights are scaled down."""
+_MAX_PENDING = 64
 _ROUNDING = 1e-9
-"""Weights are sums of floats: a share of the weight is reached when it is this near."""
+"""Tolerance of a share of the weight: weights are sums of floats."""
 
 
 class Sketch:
-    """Quantiles within a relative error of `alpha`. `quantile` may be up to `refresh` samples behind (or 1 in 8)."""
+    """Quantiles within a relative error of `alpha`. `quantile` may be up to `refresh` samples behind (or 1 in 8).
+
+    Raises ValueError unless 0 < alpha < 1, half_life >= 1, 0 < min_value < max_value < inf and refresh >= 0.
+    """
 
     __slots__ = (
         "_answers",
@@ -59,8 +57,8 @@ class Sketch:
         "alpha",
         "count",
         "half_life",
-        "least",
-        "most",
+        "max_value",
+        "min_value",
         "refresh",
     )
 
@@ -69,22 +67,22 @@ class Sketch:
         alpha: float = 0.01,
         *,
         half_life: float = math.inf,
-        least: float = 1e-4,
-        most: float = 1e7,
+        min_value: float = 1e-4,
+        max_value: float = 1e7,
         refresh: int = 16,
     ) -> None:
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
         if not half_life >= 1:
             raise ValueError(f"half_life must be at least 1 sample, got {half_life}")
-        if not 0 < least < most < math.inf:
-            raise ValueError(f"least must be above 0 and below most, got {least} and {most}")
+        if not 0 < min_value < max_value < math.inf:
+            raise ValueError(f"min_value must be above 0 and below max_value, got {min_value} and {max_value}")
         if refresh < 0:
             raise ValueError(f"refresh must be at least 0 samples, got {refresh}")
         self.alpha = alpha
         self.half_life = half_life
-        self.least = least
-        self.most = most
+        self.min_value = min_value
+        self.max_value = max_value
         self.refresh = refresh
         self.count = 0
         """Samples ever added."""
@@ -94,31 +92,32 @@ class Sketch:
         self._total = 0.0
         self._sum = 0.0
         self._buckets: dict[int, list[float]] = {}  # signed index: weight, weight times value
-        self._answers: dict[float, float] = {}  # by share, until the next walk
+        self._answers: dict[float, float] = {}  # by share, until the next update
         self._values: list[float] = []
         self._passed: list[float] = []  # the weight of all buckets up to this one
         self._fresh_until = 0
-        self._pending: list[float | None] = []  # None: one that did not come, and lets the others fade
+        self._pending: list[float | None] = []  # None: no sample, but older ones lose weight
 
     def add(self, value: float) -> None:
-        """Count a sample. What came before it weighs a little less from now on."""
+        """Add a sample; earlier samples lose weight. Raises ValueError for NaN."""
         if value != value:
             raise ValueError("a sample must be a number, got nan")
         self.count += 1
         pending = self._pending
         pending.append(value)
-        if len(pending) >= _MOST_PENDING:
+        if len(pending) >= _MAX_PENDING:
             self._sort_in()
 
     def forget(self) -> None:
-        """Let one sample's worth of forgetting pass, though none came."""
+        """Reduce the weight of all samples as one new sample would."""
         self._pending.append(None)
-        if len(self._pending) >= _MOST_PENDING:
+        if len(self._pending) >= _MAX_PENDING:
             self._sort_in()
 
     def _sort_in(self) -> None:
-        """Put what has come into its buckets, in the order in which it came."""
-        buckets, least, most, growth, per_log = self._buckets, self.least, self.most, self._growth, self._inverse_log_g
+        """Put the pending samples into their buckets, in order of arrival."""
+        buckets, growth, per_log = self._buckets, self._growth, self._inverse_log_g
+        min_value, max_value = self.min_value, self.max_value
         log, ceil, mass, total, moments = math.log, math.ceil, self._scale, self._total, self._sum
         for value in self._pending:
             mass *= growth
@@ -128,8 +127,8 @@ class Sketch:
                 buckets, mass, total, moments = self._buckets, self._scale, self._total, self._sum
             if value is None:
                 continue
-            if least < value <= most:
-                index = ceil(log(value / least) * per_log)
+            if min_value < value <= max_value:
+                index = ceil(log(value / min_value) * per_log)
             else:
                 index, value = self._at_the_edge(value)
             moment = mass * value
@@ -145,12 +144,12 @@ class Sketch:
         self._pending.clear()
 
     def _at_the_edge(self, value: float) -> tuple[int, float]:
-        """The bucket of a value that is not above 0, too small or too large, and what it counts as."""
+        """The bucket of a value that is not above 0, too small or too large, and the value that it counts as."""
         size = value if value >= 0 else -value
-        if size <= self.least:
+        if size <= self.min_value:
             return 0, value
-        size = min(size, self.most)
-        index = math.ceil(math.log(size / self.least) * self._inverse_log_g)
+        size = min(size, self.max_value)
+        index = math.ceil(math.log(size / self.min_value) * self._inverse_log_g)
         return (index, size) if value >= 0 else (-index, -size)
 
     def _scale_down(self) -> None:
@@ -165,18 +164,21 @@ class Sketch:
 
     @property
     def mean(self) -> float | None:
-        """The weighted mean, exact but for `most`; None while empty."""
+        """The weighted mean, exact but for values beyond `max_value`; None while empty."""
         self._sort_in()
         return self._sum / self._total if self._total > 0 else None
 
     @property
     def weight(self) -> float:
-        """What all samples weigh together, a new one weighing 1: never above about 1.44 half-lives."""
+        """The weight of all samples, a new one weighing 1: at most about 1.44 half-lives."""
         self._sort_in()
         return self._total / self._scale
 
     def quantile(self, q: float) -> float | None:
-        """The smallest value that a share q of the weight does not exceed; None while empty."""
+        """The smallest value that a share q of the weight does not exceed; None while empty.
+
+        Raises ValueError unless q is from 0 to 1.
+        """
         if self.count >= self._fresh_until:
             self._walk()
         answer = self._answers.get(q)
@@ -189,20 +191,20 @@ class Sketch:
             return None
         rank = bisect_left(self._passed, (q - _ROUNDING) * self._passed[-1])
         answer = self._values[min(rank, len(self._values) - 1)]
-        if len(self._answers) < _MOST_PENDING:
+        if len(self._answers) < _MAX_PENDING:
             self._answers[q] = answer
         return answer
 
     def _walk(self) -> None:
         self._fresh_until = self.count + 1 + min(self.refresh, self.count // 8)
-        tally = self.tally()
-        places = [tally[index] for index in sorted(tally)]
+        buckets = self.buckets()
+        places = [buckets[index] for index in sorted(buckets)]
         self._values = [value for value, _ in places]
         self._passed = list(accumulate([weight for _, weight in places]))
         self._answers.clear()
 
-    def tally(self) -> dict[int, tuple[float, float]]:
-        """The (value, weight) of every bucket by its index, which ascends with the value; a new sample weighs 1."""
+    def buckets(self) -> dict[int, tuple[float, float]]:
+        """The (value, weight) of every bucket by its index, in which values ascend; a new sample weighs 1."""
         self._sort_in()
         scale = self._scale
         return {i: (moment / mass if i else 0.0, mass / scale) for i, (mass, moment) in self._buckets.items()}
@@ -214,7 +216,7 @@ class Sketch:
 
 
 class Rolling:
-    """Exact quantiles of the last `window` samples."""
+    """Exact quantiles of the last `window` samples. Raises ValueError for a window below 1."""
 
     __slots__ = ("_arrived", "_sorted", "window")
 
@@ -226,7 +228,7 @@ class Rolling:
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
-        """Take a sample in, and let the oldest of a full window go."""
+        """Add a sample, and drop the oldest of a full window. Raises ValueError for NaN."""
         if value != value:
             raise ValueError("a sample must be a number, got nan")
         arrived = self._arrived
@@ -234,12 +236,15 @@ class Rolling:
         if len(arrived) > self.window:
             oldest = arrived.popleft()
             if oldest == value:
-                return  # the same as what goes, as all are in a calm house
+                return  # common while the system is idle: all samples are equal
             del self._sorted[bisect_left(self._sorted, oldest)]
         insort(self._sorted, value)
 
     def quantile(self, q: float) -> float | None:
-        """The smallest sample that a share q of them does not exceed; None while empty."""
+        """The smallest sample that a share q of them does not exceed; None while empty.
+
+        Raises ValueError unless q is from 0 to 1.
+        """
         if not 0 <= q <= 1:
             raise ValueError(f"q must be from 0 to 1, got {q}")
         if not self._sorted:

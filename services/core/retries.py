@@ -1,20 +1,17 @@
-"""A retry budget: retries are a share of the traffic, whatever fails.
+"""A retry budget: retries are at most a share of first attempts, whatever fails.
 
-Retrying a call that failed by chance is cheap; retrying every call to a service that is down triples its load exactly
-when it can bear it least, and keeps it down when the cause is gone (Bronson et al., "Metastable Failures in
-Distributed Systems", HotOS 2021). So a retry must be paid for by first attempts, as in Finagle and Linkerd and as the
-SRE book advises (10 % of requests):
+Retries of a failing service multiply its load and keep it down after the cause is gone (Bronson et al., "Metastable
+Failures in Distributed Systems", HotOS 2021). So first attempts pay for them, as in Finagle and Linkerd and as the SRE
+book advises (10 %):
 
     a retry may go  if  retries + 1 <= share * first attempts + min_per_s * window_s       in the last `window_s`
 
-The second term lets a service with little traffic retry at all.
-
-The window is a ring of ten slices, so its length is between 0.9 and 1 times `window_s`, and the state is twenty numbers
-whatever the traffic.
+The second term lets a quiet service retry at all. The window is a ring of ten slices, so it is between 0.9 and 1 times
+`window_s` long, and the state is twenty numbers.
 
 Bound: in T seconds, retries <= share * first attempts + min_per_s * window_s * (1 + T / (0.9 * window_s)). Proof: the
-last retry was within the budget of its window. Cut that window off and look at the last retry before it, and so on:
-the windows do not overlap, so no first attempt pays twice.
+last retry was within the budget of its window. Remove that window and take the last retry before it, and so on: the
+windows do not overlap, so each first attempt pays once.
 """
 
 from __future__ import annotations
@@ -23,7 +20,10 @@ SLICES = 10
 
 
 class RetryBudget:
-    """Report first attempts with `sent`, and ask `try_retry` before each retry: a True is spent."""
+    """Call `sent` for each first attempt, and `try_retry` before each retry: True spends one.
+
+    Raises ValueError unless share is from 0 to 1, min_per_s >= 0 and window_s > 0.
+    """
 
     __slots__ = (
         "_first",
@@ -55,14 +55,14 @@ class RetryBudget:
         self._slice = 0  # the number of the newest slice since time 0
 
     def sent(self, now: float) -> None:
-        """A first attempt was made."""
-        self._turn(now)
+        """Count a first attempt."""
+        self._advance(now)
         self._first[self._slice % SLICES] += 1
         self.first_in_window += 1
 
     def try_retry(self, now: float) -> bool:
-        """Whether one retry may go now. It counts as made."""
-        self._turn(now)
+        """Whether one retry may go now. If so, it is counted."""
+        self._advance(now)
         if self.retries_in_window + 1 > self.share * self.first_in_window + self.min_per_s * self.window_s:
             self.refused_total += 1
             return False
@@ -70,8 +70,8 @@ class RetryBudget:
         self.retries_in_window += 1
         return True
 
-    def _turn(self, now: float) -> None:
-        """Forget the slices that have left the window: at most ten, after any pause."""
+    def _advance(self, now: float) -> None:
+        """Drop the slices that have left the window: at most ten, after any pause."""
         newest = int(now * SLICES / self.window_s)
         for number in range(max(self._slice + 1, newest - SLICES + 1), newest + 1):
             self.first_in_window -= self._first[number % SLICES]

@@ -1,39 +1,19 @@
-"""Surplus round robin: members take turns, pay what they used, and may owe.
-
-Deficit Round Robin (Shreedhar and Varghese, SIGCOMM '95) gives each member a quantum per round and serves it while its
-deficit covers the next packet. An answer's length is not known before it ends, so this is the surplus form: a member is
-served while its deficit is *positive*, pays an estimate, and the difference to what it really used is put right later
-(`settle`), whether it is still here or not. Elastic Round Robin (Kanhere, Sethu and Parekh 2002) met the same question
-for packets whose length shows only when they have passed.
+"""Surplus round robin: members take turns, pay estimated costs, and may owe (docs/architecture/mechanisms/fairness.md).
 
     every round:         given += quantum           to each, per unit of weight
     deficit of member i: deficit_i + (given - since_i) * weight_i
     served while it is above 0, and otherwise not before given > since_i - deficit_i / weight_i
 
-That last line is what keeps debt cheap. Deficits stand relative to one counter, so a member deep in debt is not visited
-round by round: it waits in a heap under what must be given until it turns positive, and when everyone is in debt the
-counter jumps (a *bulk round*). It also makes a change of quantum hold from here on and not for rounds that are past.
+This is Deficit Round Robin (Shreedhar and Varghese, SIGCOMM 1995) for costs that are known only at the end: a member
+pays an estimate, and gets or pays the difference later (`settle`), even if it has left the ring. Deficits are relative
+to one counter, so a member deep in debt waits in a heap and is not visited each round, and if all are in debt the
+counter jumps (a *bulk round*). A change of quantum does not change past rounds.
 
-Only members with work are here. One that has none left goes at once, and two rules hold for its return:
-
-- It keeps its debt, or "one huge request, pause, repeat" would be free. Rounds that pass while it is away pay the debt
-  off as they would have, had it stayed. So does time, which brings it back to one whole quantum with a half-life, for
-  when no other member makes the rounds turn. And what is kept is capped. Time and cap forgive what has been settled:
-  what is in flight stays charged in full until its refund, or the refund would be given on top.
-- It saves nothing up: a member that comes back has one quantum at most, and in the round in which it left what is left
-  of that round's quantum. So a member gets one quantum per round, however it comes and goes.
-
-A member that comes with a positive deficit goes on the *new* list, ahead of the others (FQ-CoDel, RFC 8290): one that
-uses less than its share does not wait for the round. There, a flow that empties stays in the ring for one more visit,
-so that it is not new twice in a row; here the second rule does that, and holds as well against one that empties in time
-for its visit, which is worth two quanta a round there.
-
-Bound, for a member g with work over a whole interval and any other member f, however that one comes and goes, with C
-the largest estimate, and E the most by which what was in flight was estimated too high plus too low:
-W_f/w_f - W_g/w_g <= 2 Q + (C + E_f)/w_f + (C + E_g)/w_g.
-With a fixed order of visits one Q would do; a debtor's return is not in its old place, and that costs the second.
-Half-life and cap forgive debt beyond the bound, on purpose.
-Cost: O(1) for a turn in this round or the next, O(log n) for a debtor of several rounds.
+Only members with work are in the ring. Rules for their return, the bound and its proof are in the page. Two reasons
+that are not: half-life and cap apply to settled debt only, because forgiven charges of a running request would be
+refunded on top. And a member that returns in the round in which it left has what it had left of that round's quantum,
+so it gets one quantum per round however it comes and goes. In FQ-CoDel (RFC 8290) an emptied flow stays for one more
+visit instead, which is worth two quanta a round to a flow that empties just in time.
 """
 
 from __future__ import annotations
@@ -50,20 +30,19 @@ M = TypeVar("M", bound=Schedulable)
 Entry = tuple[float, int, M]
 
 DUST = 1e-6
-"""Of a quantum: a deficit below this is rounding, and buys no request."""
+"""Share of a quantum: a smaller deficit is rounding, and starts no request."""
 
 ROUNDS = 4
-"""Rounds that their mean work looks back on."""
+"""Rounds over which their work is averaged."""
 
 
 class Ring(Generic[M]):
-    """Members by turn. `front` names whose turn it is; the owner serves one request of it and says what it cost.
+    """Members in turn. `front` returns the next one; the owner starts one request of it and calls `charge`.
 
-    `backlog` is the sum over members.
+    `backlog` is the sum over members. Raises ValueError unless quantum and half-life are above 0 and the cap is >= 0.
     """
 
     __slots__ = (
-        "_aside",
         "_before",
         "_later",
         "_new",
@@ -71,10 +50,11 @@ class Ring(Generic[M]):
         "_now",
         "_pushes",
         "_served",
+        "_served_before",
         "_served_new",
+        "_served_new_before",
+        "_skipped",
         "_stale",
-        "_turned_at",
-        "_turned_new_at",
         "backlog",
         "debt_half_life_s",
         "debt_quanta",
@@ -94,26 +74,26 @@ class Ring(Generic[M]):
         self.given = 0.0
         self.round = 0
         self.round_work = 0.0
-        self._served = 0.0  # all charges so far
-        self._turned_at = 0.0  # of which before this round
+        self._served = 0.0  # all charges, less refunds
+        self._served_before = 0.0  # `_served` when this round began
         self.new_work = 0.0
-        self._served_new = 0.0  # charges of newcomers so far
-        self._turned_new_at = 0.0
+        self._served_new = 0.0  # charges of members on the new list
+        self._served_new_before = 0.0
         self.backlog = 0
-        # OrderedDict, not dict: taking the first key of a dict again and again walks over its dead entries.
+        # OrderedDict, not dict: reading the first key of a dict walks over the entries deleted before it.
         self._new: OrderedDict[M, None] = OrderedDict()
         self._now: OrderedDict[M, None] = OrderedDict()
         self._next: OrderedDict[M, None] = OrderedDict()
         self._later: list[Entry[M]] = []
         self._pushes = 0
-        self._stale = 0  # entries of the heap above whose member stands elsewhere by now
-        self._aside: list[tuple[M, float]] = []
-        self._before = (0.0, 0, 0.0, 0.0, 0.0, 0.0)  # the decision began here
+        self._stale = 0  # entries of that heap whose member is elsewhere by now
+        self._skipped: list[tuple[M, float]] = []
+        self._before = (0.0, 0, 0.0, 0.0, 0.0, 0.0)  # state at the first skip of a decision
 
-    # ---- coming, being served, going
+    # ---- backlog, turns, charges
 
     def add_backlog(self, now: float, member: M) -> None:
-        """The member can start one request more. One that is in the ring keeps its place."""
+        """The member can start one more request. A member that is in the ring keeps its place."""
         self.backlog += 1
         member.backlog += 1
         if member.position is not OUT:
@@ -127,17 +107,17 @@ class Ring(Generic[M]):
             self._wait(member)
 
     def remove_backlog(self, now: float, member: M) -> None:
-        """The member has one request less to start: it starts, was cancelled, or expired. With its last it goes."""
+        """The member can start one request less, for any reason. It leaves the ring with its last."""
         self.backlog -= 1
         member.backlog -= 1
         assert self.backlog >= member.backlog >= 0, f"{member!r}: {member.backlog} left of {self.backlog}"
         if not member.backlog:
             self._leave(now, member)
         if not self.backlog:
-            self._turned_at, self._turned_new_at = self._served, self._served_new
+            self._served_before, self._served_new_before = self._served, self._served_new
 
     def front(self) -> M | None:
-        """Whose turn it is. None when no member has work, or all that have are skipped."""
+        """The member whose turn it is. None if no member has work, or all that have are skipped."""
         dust = DUST * self.quantum
         while True:
             if self._new:
@@ -168,9 +148,9 @@ class Ring(Generic[M]):
             self._served_new += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
-        """Put a charge right by `refund` (negative: it cost more), wherever the member stands by now.
+        """Correct a charge by `refund` (negative: it cost more), wherever the member is by now.
 
-        `ended` is what it comes to when nothing of it is in flight any more.
+        `ended` is the settled cost of a request that is no longer in flight.
         """
         self._served -= refund
         if member.position is OUT:
@@ -185,15 +165,15 @@ class Ring(Generic[M]):
             due = self._due(member)
             if (due - self.given) // self.quantum < (member.due - self.given) // self.quantum:  # an earlier round
                 self._stale += 1
-                self._stand(member)
+                self._place(member)
 
     def inherit_debt(self, now: float, member: M, owed: float) -> None:
-        """The member, which is out, owes this much more: debt that it had elsewhere."""
+        """Add debt from elsewhere to a member that is out of the ring."""
         self.settle(now, member, -owed, owed)
         self._served -= owed
 
     def reweigh(self, member: M, weight: float) -> None:
-        """The member's weight from here on. Rounds that are past count with the old one."""
+        """Change the member's weight. Past rounds count with the old one."""
         if member.since != -inf:
             member.deficit += (self.given - member.since) * member.weight
             member.since = self.given
@@ -202,52 +182,54 @@ class Ring(Generic[M]):
         member.weight = weight
         if member.position is LATER:
             self._stale += 1
-            self._stand(member)
+            self._place(member)
 
-    # ---- passing over, within one decision
+    # ---- skipping within one decision
 
     def skip(self, member: M) -> None:
-        """Take the member at the front out of the way for the rest of one decision: its head cannot run yet."""
-        if not self._aside:
+        """Skip the member at the front for the rest of one decision: its head cannot start yet."""
+        if not self._skipped:
             self._before = (
                 self.given,
                 self.round,
                 self.round_work,
-                self._turned_at,
+                self._served_before,
                 self.new_work,
-                self._turned_new_at,
+                self._served_new_before,
             )
         del (self._new if member.position is NEW else self._now)[member]
-        self._aside.append((member, self.given))
+        self._skipped.append((member, self.given))
 
     def unskip(self, started: bool) -> None:
-        """The decision is made: all who were put aside are at the front again.
+        """End a decision: all skipped members are at the front again.
 
-        If another one started, they stand in the round that it is now: what the rounds in between gave, they could not
-        have used. If none did, no round has turned, or each glance at a full pool would pay all debts.
+        If another member started, they stay in the present round and get nothing of the rounds between, which they
+        could not have used. If none did, the rounds are undone: otherwise each look at a full pool would pay debts.
         """
-        if not self._aside:
+        if not self._skipped:
             return
         if not started:
-            given, self.round, self.round_work, self._turned_at, self.new_work, self._turned_new_at = self._before
-            for member, given_then in self._aside:
+            given, self.round, self.round_work, self._served_before, self.new_work, self._served_new_before = (
+                self._before
+            )
+            for member, given_then in self._skipped:
                 member.deficit -= (given_then - given) * member.weight
             self.given = given
-        for member, _ in reversed(self._aside):
+        for member, _ in reversed(self._skipped):
             member.since = self.given
             if member.deficit > self._dust(member):
                 members = self._new if member.position is NEW else self._now
                 members[member] = None
                 members.move_to_end(member, last=False)
-        for member, _ in self._aside:
+        for member, _ in self._skipped:
             if member.deficit <= self._dust(member):
-                self._stand(member)
-        self._aside.clear()
+                self._place(member)
+        self._skipped.clear()
 
-    # ---- what is asked of it
+    # ---- queries
 
     def deficit_at(self, now: float, member: Schedulable) -> float:
-        """The member's deficit as of now. For one that is out: what it would come back with."""
+        """The member's deficit now. For a member that is out: what it would return with."""
         deficit = member.deficit + (self.given - member.since) * member.weight
         if member.position is not OUT:
             return deficit
@@ -259,42 +241,43 @@ class Ring(Generic[M]):
         return deficit if deficit < full else full
 
     def would_be_new(self, member: Schedulable, deficit: float) -> bool:
-        """Whether it would go ahead of those who take turns: it is away, and has not used its quantum up."""
+        """Whether it would go on the new list: it is out and has a positive deficit."""
         return member.position is OUT and deficit > DUST * self.quantum * member.weight
 
     def owed(self, now: float, member: Schedulable) -> float:
-        """The settled part of what a member that is out owes, as of now: 0 or more."""
+        """The settled debt of a member that is out: 0 or more."""
         return max(0.0, -self.deficit_at(now, member) - member.unsettled)
 
     def work_until_turn(self, member: Schedulable, deficit: float, ahead: float, part: float) -> float:
-        """Work of all members before the turn in which this one, standing so, starts what is behind `ahead` of its own.
+        """Work of all members before the turn in which this one starts what is behind `ahead` of its own work.
 
-        `part` is what one member has in a round, on average. What the members have now does not show who comes back in
-        every round, so rounds are measured as well, and in each what newcomers took, who go first:
+        `part` is the mean work of one member in a round. Members return in every round, which the present members do
+        not show, so the prediction also uses measured rounds and the work of new members in them, who go first:
 
-            new          those that are new already
-            this round   its newcomers, and half of those who have a turn in it; a round for every further turn
-            a later one  the rest of this, the next one's newcomers, all who wait for it; a round for every further turn
+            new          the other new members
+            this round   its new members, and half of those with a turn in it; a round for every further turn
+            a later one  the rest of this round, the next one's new members, and all who wait for it; a round for every
+                         further turn
         """
         if not self.backlog:
             return 0.0
         if member.position is OUT and deficit > DUST * self.quantum * member.weight:
             return len(self._new) * part
         owed = ahead - deficit
-        rounds = floor(owed / (self.quantum * member.weight) + DUST) + 1  # whose quanta are more than that
+        rounds = floor(owed / (self.quantum * member.weight) + DUST) + 1  # whose quanta exceed what is owed
         if member.position is not OUT and member.since < self.given and member.due < self.given:
-            gone_new = self._served_new - self._turned_new_at
+            gone_new = self._served_new - self._served_new_before
             newcomers = max(len(self._new) * part, self.new_work - gone_new)
-            turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
+            turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turn_ended_at))
             return turn + max(0, rounds) * self.round_work
         if rounds < 1:
             return 0.0
-        gone = self._served - self._turned_at
+        gone = self._served - self._served_before
         rest = max((len(self._new) + len(self._now)) * part, self.round_work - gone)
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
-    def lines(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
-        """Members that are new, have a turn in this round, in the next, and in later ones: for `serviceorder.py`."""
+    def members_by_turn(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
+        """Members that are new, and those with a turn in this, the next and later rounds (for `serviceorder.py`)."""
         return self._new, self._now, self._next, filter(self._awaited, self._later)
 
     # ---- turns
@@ -310,13 +293,13 @@ class Ring(Generic[M]):
         return member.since + DUST * self.quantum - member.deficit / member.weight
 
     def _wait(self, member: M) -> None:
-        member.turned_at = self._served
-        self._stand(member)
+        member.turn_ended_at = self._served
+        self._place(member)
 
-    def _stand(self, member: M) -> None:
-        """Line up for the round in which the deficit turns positive.
+    def _place(self, member: M) -> None:
+        """Put the member where its deficit turns positive: this round, the next, or the heap of later ones.
 
-        An older entry in the heap is told by what it waits for, and passed over.
+        Its older entries in the heap have another `due` and are skipped.
         """
         due = member.due = self._due(member)
         if due < self.given:
@@ -335,17 +318,17 @@ class Ring(Generic[M]):
             self._stale = 0
 
     def _turn_round(self) -> bool:
-        """On to the next round in which any member has a turn; False when none is left."""
+        """Go to the next round in which a member has a turn. False if there is none."""
         later = self._later
         while later and not self._awaited(later[0]):
             heappop(later)
             self._stale -= 1
         if not self._next and not later:
             return False
-        turned = 1 if self._next else max(1, floor((later[0][0] - self.given) / self.quantum) + 1)
-        self.round += turned
-        self.given = max(self.given + turned * self.quantum, nextafter(self.given, inf))
-        self._measure_rounds(turned)
+        rounds = 1 if self._next else max(1, floor((later[0][0] - self.given) / self.quantum) + 1)
+        self.round += rounds
+        self.given = max(self.given + rounds * self.quantum, nextafter(self.given, inf))
+        self._measure_rounds(rounds)
         self._now, self._next = self._next, self._now
         while later and later[0][0] < self.given:
             entry = heappop(later)
@@ -356,13 +339,13 @@ class Ring(Generic[M]):
                 self._stale -= 1
         return True
 
-    def _measure_rounds(self, turned: int) -> None:
-        """Keep the mean work of a round, over about the last ROUNDS of them."""
+    def _measure_rounds(self, rounds: int) -> None:
+        """Update the mean work per round, over about the last ROUNDS."""
         served, served_new = self._served, self._served_new
-        each = max(0.0, served - self._turned_at) / turned  # refunds may outweigh what a short round served
-        each_new = (served_new - self._turned_new_at) / turned
-        self._turned_at, self._turned_new_at = served, served_new
-        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_work else 1.0
+        each = max(0.0, served - self._served_before) / rounds  # refunds may exceed what a short round served
+        each_new = (served_new - self._served_new_before) / rounds
+        self._served_before, self._served_new_before = served, served_new
+        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** rounds if self.round_work else 1.0
         self.round_work += weight * (each - self.round_work)
         self.new_work += weight * (each_new - self.new_work)
 
@@ -378,17 +361,17 @@ class Ring(Generic[M]):
             self._stale += 1
         elif member.position is NEW:
             del self._new[member]
-        else:  # the members of a round that has begun are told from those of the next when they are visited
+        else:  # a member of this round has position NEXT until it is visited, so its dict must be looked up
             del (self._next if member in self._next else self._now)[member]
         self._keep(member, member.deficit)
         member.position = OUT
         member.left_at = now
 
     def _keep(self, member: M, deficit: float) -> None:
-        """What one that is out keeps: one quantum at most, and the debt, capped but for what is in flight."""
+        """Set what a member keeps while it is out: at most one quantum, and capped debt plus all that is in flight."""
         quantum = self.quantum * member.weight
-        least = -self.debt_quanta * quantum - max(0.0, member.unsettled)
-        member.deficit = least if deficit < least else min(deficit, quantum)
+        lowest = -self.debt_quanta * quantum - max(0.0, member.unsettled)
+        member.deficit = lowest if deficit < lowest else min(deficit, quantum)
 
     def __repr__(self) -> str:
         turns = f"{len(self._new)} new, {len(self._now)} now, {len(self._next)} next, {len(self._later)} later"

@@ -1,4 +1,4 @@
-"""Who takes turns in a ring: what it owes or is owed, and where it stands. Plain state; the rules are in `ring.py`."""
+"""The state of a member of a ring: weight, deficit, position. The rules are in `ring.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 
 
 class RingPosition(Enum):
-    """Where a member stands in the ring."""
+    """The position of a member in the ring."""
 
     OUT = "out"
     NEW = "new"
@@ -17,13 +17,16 @@ class RingPosition(Enum):
 
 
 OUT, NEW, NOW, NEXT, LATER = RingPosition
-"""By short names, since an enum's members are looked up slowly, and turns at every step."""
+"""Short names: the lookup of an enum's member is slow, and every step needs positions."""
 
 
 class Schedulable:
-    """Someone who takes turns. `backlog` counts the requests that it could start now."""
+    """A member of a ring. `backlog` counts the requests that it could start now.
 
-    __slots__ = ("backlog", "deficit", "due", "left_at", "position", "since", "turned_at", "unsettled", "weight")
+    Raises ValueError unless the weight is above 0 and finite.
+    """
+
+    __slots__ = ("backlog", "deficit", "due", "left_at", "position", "since", "turn_ended_at", "unsettled", "weight")
 
     def __init__(self, weight: float) -> None:
         if not 0 < weight < inf:
@@ -33,13 +36,13 @@ class Schedulable:
         self.deficit = 0.0
         self.unsettled = 0.0  # charges of what is in flight
         self.position = RingPosition.OUT
-        self.since = -inf  # how much the ring had given when the deficit was last brought up to date
-        self.due = 0.0  # how much it must have given before the deficit is above 0
+        self.since = -inf  # the ring's `given` when the deficit was last brought up to date
+        self.due = 0.0  # the ring's `given` at which the deficit becomes positive
         self.left_at = 0.0
-        self.turned_at = 0.0  # what the ring had served when its last turn ended
+        self.turn_ended_at = 0.0  # work that the ring had served when the member's last turn ended
 
     def reset(self) -> None:
-        """As one that has never been in the ring. What is in flight stays charged until it is settled."""
+        """Reset to the state before its first turn. Requests in flight stay charged until they are settled."""
         self.backlog, self.position = 0, OUT
         self.deficit, self.since = 0.0, -inf
-        self.due = self.left_at = self.turned_at = 0.0
+        self.due = self.left_at = self.turn_ended_at = 0.0

@@ -1,20 +1,18 @@
-"""Admission, order, degradation and honest rejections, as one object: what the router drives with sockets, and the
-simulator with a virtual clock.
+"""Admission, order, degradation and rejections as one object; the router drives it with sockets, the simulator with a
+virtual clock.
 
-    admit   a newcomer, in one step: which level, will it make it, is there room; a place in the queue or a reason
-    next    a slot is free: which request starts, does it still fit, how long may its answer be
-    finish  a request ended, however: the slot is free, the charge is settled, the estimates learn
-    expire  requests whose time has come leave the queue
+    admit   a new request, in one step: its level, the feasibility test, the bounds; a place in the queue or a rejection
+    next    a slot is free: which request starts, whether it still fits, and the limit of its answer
+    finish  a running request ended: the slot is free, the charge is settled, the estimates learn
+    expire  remove requests whose time has come from the queue
 
-Two choices are objects behind an interface, and `switch` exchanges them while requests wait and run (`policies.py`):
+Two policies are objects behind an interface, and `switch` exchanges them while requests are queued and run:
 
-    AdmissionPolicy   `DeadlineAdmission` or `BoundedAdmission` (`admission.py`): which requests come in, wait and start
+    AdmissionPolicy   `DeadlineAdmission` or `BoundedAdmission` (`admission.py`): which requests are admitted and start
     QueueDiscipline   `DrrDiscipline` or `FifoDiscipline` (`discipline.py`): in which order they start
 
-With the second of each the scheduler is a bounded queue, first in, first out. No method asks which one is in force.
-
-Nothing here waits, reads a clock or draws a random number: times come in as `now`, chance as `random`. Every method
-decides and returns; the caller wakes, sends, cancels and answers.
+Nothing here waits, reads a clock or draws a random number: the arguments are `now` and `random`. Every method decides
+and returns; the caller wakes, sends, cancels and answers. See docs/architecture/mechanisms/README.md.
 """
 
 from __future__ import annotations
@@ -40,13 +38,13 @@ from services.core.request import RUNNING, WAITING, Request
 from services.core.stats import ClassStats, PoolStats, TenantStats
 
 FIRST_QUANTUM_TOKENS = 1000.0
-"""Until costs have been seen."""
+"""The quantum before any cost is known."""
 QUANTUM_EVERY = 64
-"""Answers between two looks at the quantum."""
+"""Served answers between two updates of the quantum."""
 
 
 class Scheduler:
-    """One for all pools of a router."""
+    """One object for all pools of a router."""
 
     __slots__ = (
         "_admission",
@@ -63,7 +61,7 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings, random: Callable[[], float]) -> None:
         self.settings = settings
-        """What was chosen, as it holds now. Only `switch`, `weigh` and `reload` replace it."""
+        """The present settings. Only `switch`, `weigh` and `reload` replace it."""
         self.drr = Drr(
             quantum=settings.quantum_tokens or FIRST_QUANTUM_TOKENS,
             bounds=settings.bounds,
@@ -72,7 +70,7 @@ class Scheduler:
             new_stats=self._new_stats,
         )
         self.usage = self.drr.usage
-        """What waits, over all tenants and pools, against its bounds."""
+        """What is queued over all tenants and pools, and its bounds."""
         self.pools: dict[str, PoolStats] = {}
         self.second_finishes = 0
         self._sizes = LadderSizes(settings.ladder)
@@ -84,19 +82,20 @@ class Scheduler:
     # ---- settings
 
     def configure(self, spec: TenantSpec) -> None:
-        """Make a tenant that is kept, or change one from here on: `Drr.configure` says what holds when."""
+        """Make a configured tenant, or change one: see `Drr.configure`. Raises ValueError for an unknown class."""
         self.drr.configure(spec)
 
     def dismiss(self, now: float, id: str) -> bool:
-        """A tenant is configured no longer: what waits and runs goes on, and it is forgotten as an idle stranger is."""
+        """End a tenant's configuration. Its requests go on; once idle it is forgotten. False if it is unknown."""
         known = self.drr.dismiss(now, replace(self.settings.stranger, id=id))
         self.drr.forget_idle(now)
         return known
 
     def reload(self, now: float, classes: tuple[ClassSpec, ...], specs: Iterable[TenantSpec]) -> None:
-        """All classes and tenants, from here on: new ones, changed ones, and no others. Or ValueError, and no change.
+        """Replace all classes and configured tenants.
 
-        A tenant that is named no more becomes a stranger. A level that was held stays so while its class does.
+        Tenants that are no longer listed become unconfigured. A held level stays while its class exists. Raises
+        ValueError, and changes nothing, for a tenant of an unknown class.
         """
         settings, wanted = replace(self.settings, classes=classes), {spec.id: spec for spec in specs}
         names = {spec.name for spec in classes}
@@ -119,9 +118,9 @@ class Scheduler:
         return self.settings.policies
 
     def switch(self, now: float, policies: Policies) -> None:
-        """These mechanisms are on from here on, for the requests that wait as well. None of them loses its place.
+        """Set the mechanisms, for queued requests too. None of them loses its place.
 
-        A request that came in unjudged is judged when admission comes back, and may be the next to expire.
+        When admission is switched on, requests that came in without a test get an expiry, which may be in the past.
         """
         self.settings = replace(self.settings, policies=policies)
         self._admission = (DeadlineAdmission if policies.admission else BoundedAdmission)(self._degradation)
@@ -132,43 +131,42 @@ class Scheduler:
             self._set_expiry(request)
 
     def weigh(self, weights: Weights) -> None:
-        """Set what a prompt token and a completion token cost: the unit of all charges. Before the first request."""
+        """Set the costs of a prompt token and a completion token, before the first request."""
         self.settings = replace(self.settings, weights=weights)
 
     def hold_level(self, class_name: str | None, level: int | None) -> None:
-        """The class (None: every class) begins at this level; None: by its load. Raises ValueError."""
+        """Hold the class (None: every class) at this level; None: by its load. Raises ValueError if one is unknown."""
         known = [spec.name for spec in self.drr.classes]
         if class_name is not None and class_name not in known:
             raise ValueError(f"there is no class {class_name}")
         self._degradation.hold(known if class_name is None else [class_name], level)
 
     def held(self, class_name: str) -> int | None:
-        """The level that an operator holds the class at; None: it goes by its load."""
         return self._degradation.held(class_name)
 
     def level(self, class_stats: ClassStats, name: str) -> int:
-        """Where requests of this class begin on the ladder."""
+        """The degradation level at which requests of this class begin."""
         return self._admission.level(class_stats, name)
 
     def announce(self, pool: str, estimator: Estimator) -> None:
-        """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
+        """Set a pool's estimator, made from what its workers announce. `capacity` sets the slots."""
         pool_stats = self._pool_stats(pool)
         estimator.inherit(pool_stats.estimator)
         pool_stats.estimator = estimator
 
     def estimator(self, pool: str) -> Estimator | None:
-        """What is known of the pool's workers; None before anything was announced or asked of it."""
+        """The estimator of the pool; None before its first announcement or request."""
         pool_stats = self.pools.get(pool)
         return None if pool_stats is None else pool_stats.estimator
 
     def capacity(self, now: float, slots: int, pool: str = "default") -> None:
-        """So many slots live from now on, over all workers of the pool."""
+        """Set the number of live slots over all workers of the pool. Raises ValueError if it is negative."""
         self._pool_stats(pool).estimator.resize(now, slots)
 
-    # ---- the door
+    # ---- admission
 
     def admit(self, now: float, request: Request) -> Admitted | Rejection:
-        """Decide about a newcomer, in one step: if it is admitted, it has its place."""
+        """Decide about a new request, in one step. If it is admitted, it is queued."""
         settings = self.settings
         pool_stats, flow = self._get_or_create(now, request)
         pool_stats.pool.release_idle(now)
@@ -203,15 +201,15 @@ class Scheduler:
         return pool_stats, flow
 
     def forecast(self, request: Request) -> list[float]:
-        """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
+        """The wait of a request just admitted, in seconds at each of the `PUBLISHED` quantiles."""
         return request.flow.stats.waits.of(request.predicted_as_new).waits_s(request.predicted_wait_s)
 
-    # ---- the line
+    # ---- the queue
 
     def counted(self, now: float, request: Request, prompt_tokens: int) -> None:
-        """Its prompt is known, whatever was added to it: the charge that was estimated for it is put right.
+        """Set the counted prompt, with all that was added to it, and correct the charge.
 
-        While it waits, so is when it could start at the latest. What was promised of its wait stays as it was.
+        For a queued request the expiry is updated too. The predicted wait stays as it was.
         """
         request.prompt_tokens, request.context_tokens = prompt_tokens, 0
         if request.stage not in (WAITING, RUNNING):
@@ -232,7 +230,7 @@ class Scheduler:
         self.drr.postpone(request, expires_at)
 
     def ready(self, now: float, request: Request) -> None:
-        """Its retrieval is done: it could start from now on, and from now on its client's patience is tried."""
+        """Its retrieval is done: it can start, and its client's limit on the wait counts from now on."""
         if not request.ready:
             self._pool_stats(request.pool).retrieval_s.add(now - request.queued_at)
             request.ready_at = now
@@ -244,19 +242,19 @@ class Scheduler:
         self.drr.make_ready(now, request)
 
     def leave(self, now: float, request: Request) -> bool:
-        """Its client left. False when it does not wait any more."""
+        """Remove the request of a client that disconnected. False if it is not queued any more."""
         return self.drr.discard(now, request)
 
     def hint_s(self, now: float, request: Request) -> float:
-        """When to come back, for one that had a place in line and lost it: by its tenant's own line."""
+        """The retry hint in seconds for a request that was evicted, by its tenant's own queue."""
         pool_stats, flow = self.pools[request.pool], request.flow
         rate = (pool_stats.estimator.rate or 0.0) * pool_stats.pool.share(flow)
         return flow.stats.reservations.hint(now, flow.work, request.charge_tokens, rate, self._random)
 
     def expire(self, now: float) -> list[Request]:
-        """Take out those that can no longer be in time, and those whose client has no more patience.
+        """Remove and return requests that can no longer be in time, or have reached their client's limit on the wait.
 
-        `expires_for` says which. How long they waited teaches as well.
+        `expires_for` is the reason. Their waits are samples too.
         """
         expired = self.drr.expire(now)
         for request in expired:
@@ -264,7 +262,6 @@ class Scheduler:
         return expired
 
     def wakes_at(self) -> float:
-        """When `expire` next has something to do; infinity when nothing waits."""
         return self.drr.wakes_at()
 
     # ---- the slots
@@ -272,7 +269,7 @@ class Scheduler:
     def next(
         self, now: float, pool: str = "default", fits: Callable[[Request], bool] | None = None
     ) -> tuple[Request | None, list[Request]]:
-        """A slot of the pool is free: who starts in it, and who turned out to fit no more (evicted)."""
+        """A slot of the pool is free: the request that starts in it, and those that no longer fit (evicted)."""
         evicted: list[Request] = []
         while request := self.drr.next(now, pool, fits):
             pool_stats = self.pools[pool]
@@ -290,7 +287,7 @@ class Scheduler:
         return None, evicted
 
     def _planned(self, request: Request) -> tuple[int, int]:
-        """(prompt, longest answer) in tokens, at the level that it was admitted at."""
+        """(prompt, limit of the answer) in tokens, at the level that it was admitted at."""
         level = request.level
         if not level:
             return request.prompt_tokens + request.context_tokens, request.max_tokens
@@ -311,7 +308,7 @@ class Scheduler:
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s)
 
     def first_token(self, now: float, request: Request) -> None:
-        """Its prompt has been read."""
+        """Record that the prompt has been prefilled, with a sample of the time."""
         request.first_token_at = now
         prompt, _ = self._planned(request)
         estimator = self.pools[request.pool].estimator
@@ -321,9 +318,9 @@ class Scheduler:
     def finish(
         self, now: float, request: Request, outcome: Outcome, prompt_tokens: float, completion_tokens: float
     ) -> None:
-        """A request that had started ended: served, failed or cancelled, having read and written so many tokens.
+        """End a running request: served, failed or cancelled, with the tokens that were used.
 
-        A second end changes nothing and is counted; `strict` makes it an error, which it is.
+        A second call changes nothing and is counted; with `strict` it raises RuntimeError.
         """
         if request.stage is not RUNNING:
             self.second_finishes += 1
@@ -354,7 +351,7 @@ class Scheduler:
     # ---- learning
 
     def _learn_wait(self, now: float, request: Request) -> None:
-        """A wait has shown itself, unless it was for the request's own retrieval: its turn had come before."""
+        """Add a sample of a wait, unless the request waited for its own retrieval only."""
         if not request.ready or now <= request.ready_at or request.queued_at < self._learns_from:
             return
         tenant_stats, wait_s = request.flow.stats, now - request.queued_at
@@ -383,6 +380,6 @@ class Scheduler:
 
 
 def _rounded_up(tokens: float) -> float:
-    """To two digits: a quantum that is a little above the usual cost leaves no debt, and seldom changes."""
+    """Rounded up to two digits, so that the quantum seldom changes and exceeds the usual cost, which leaves no debt."""
     step = 10.0 ** (floor(log10(tokens)) - 1)
     return ceil(tokens / step - 1e-9) * step

@@ -1,10 +1,9 @@
-"""The order in which a ring would visit its members, as it stands now. Read only: looking changes nothing.
+"""The order in which a ring would visit its members as things stand. Read only: looking changes nothing.
 
-A member's place is where it stands, unless what it started there has used its turn up: a ring notices that on its next
-visit, and sends the member to a later round. Here it is listed where it will be sent. A member that comes, goes or is
-settled meanwhile changes the order, as it does in the ring.
+A member that has used up its turn is listed in the later round to which the ring will send it at its next visit.
+Arrivals, departures and settlements change the order, as in the ring.
 
-Cost: O(1) for each member that is listed, and one pass over those that owe for several rounds, if it comes to them.
+Cost: O(1) per listed member, and one pass over the members that owe several rounds, if the list gets to them.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from services.core.singleclass import SingleClass
 
 M = TypeVar("M", bound=Schedulable)
 LAST = 2**62
-"""A member that will be sent back stands behind those of the same round that wait already."""
+"""The order number of members that will be sent back: behind those that wait for the same round already."""
 
 
-def service_order(ring: Ring[M] | SingleClass[M], most: int) -> list[tuple[M, RingPosition]]:
-    """The first so many to be visited, and where each of them stands."""
+def service_order(ring: Ring[M] | SingleClass[M], limit: int) -> list[tuple[M, RingPosition]]:
+    """The first `limit` members to be visited, each with its position."""
     if isinstance(ring, SingleClass):
-        return [(member, NOW) for member in ring.lines()[1]]
-    return list(islice(_visits(ring, most), most))
+        return [(member, NOW) for member in ring.members_by_turn()[1]]
+    return list(islice(_visits(ring, limit), limit))
 
 
-def _visits(ring: Ring[M], most: int) -> Iterator[tuple[M, RingPosition]]:
-    new, now, following, later = ring.lines()
+def _visits(ring: Ring[M], limit: int) -> Iterator[tuple[M, RingPosition]]:
+    new, now, following, later = ring.members_by_turn()
     spent: list[M] = []
     for members, turn in ((new, NEW), (now, NOW)):
         for member in members:
@@ -45,15 +44,15 @@ def _visits(ring: Ring[M], most: int) -> Iterator[tuple[M, RingPosition]]:
             yield member, NEXT
         else:
             owing.append((_due(ring, member), LAST + len(owing), member))
-    for _, _, member in nsmallest(most, chain(later, owing)):
+    for _, _, member in nsmallest(limit, chain(later, owing)):
         yield member, LATER
 
 
 def _is_served(ring: Ring[M], member: M, given: float) -> bool:
-    """Whether it starts something when it is visited, the ring having given so much by then."""
+    """Whether it can start a request when it is visited, at this value of the ring's `given`."""
     return member.deficit + (given - member.since) * member.weight > DUST * ring.quantum * member.weight
 
 
 def _due(ring: Ring[M], member: M) -> float:
-    """How much the ring must have given for it to have paid."""
+    """The ring's `given` at which its deficit becomes positive."""
     return member.since + DUST * ring.quantum - member.deficit / member.weight

@@ -1,10 +1,9 @@
-"""What a scheduler is doing at one moment, as immutable values: one snapshot, from which every view is made.
+"""A scheduler's state at one moment, as immutable values from which every view is made.
 
-Taking one changes nothing, not even when an estimate is refreshed: a scheduler that is watched decides as one that is
-not. It is bounded: the caller names the tenants to describe one by one. What has no bound, or is not known yet, is
-None.
+Taking a snapshot changes nothing, not even when an estimate is refreshed. The caller names the tenants to describe, so
+its size is bounded. None stands for a value that is infinite or not known yet.
 
-Cost: a few microseconds for each tenant and each pool. Only `totals` pass over all tenants, and only with `full`.
+Cost: a few microseconds per tenant and pool. Only `totals` (with `full`) passes over all tenants.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from services.core.stats import PoolStats
 
 
 class UsageSnapshot(NamedTuple):
-    """What waits, of one tenant or of all, against its bounds."""
+    """What is queued, of one tenant or of all, and its bounds."""
 
     requests: int
     cost_tokens: float
@@ -38,7 +37,7 @@ class UsageSnapshot(NamedTuple):
 
 
 class CoverageSnapshot(NamedTuple):
-    """Of the waits that were predicted at each `PUBLISHED` quantile, the share that turned out no longer."""
+    """For waits predicted at each `PUBLISHED` quantile, the share that was not longer."""
 
     shares: tuple[float | None, ...]
     waits: int
@@ -57,12 +56,12 @@ class ClassSnapshot(NamedTuple):
     active_tenants: int
     q95_wait_s: float | None
     new: CoverageSnapshot
-    """Of requests that went ahead of the round."""
+    """Of requests on the new list."""
     in_turn: CoverageSnapshot
 
 
 class PoolSnapshot(NamedTuple):
-    """One pool of workers, and the requests that wait for it."""
+    """One pool of workers, and the requests queued for it."""
 
     name: str
     slots: int
@@ -80,7 +79,7 @@ class PoolSnapshot(NamedTuple):
 
 
 class FlowForecast(NamedTuple):
-    """What a newcomer of a flow would be judged by."""
+    """What a new request of a flow would be judged by."""
 
     wait_s: float
     wait_q95_s: float
@@ -103,17 +102,17 @@ class FlowSnapshot(NamedTuple):
     not_ready: int
     turn: RingPosition
     deficit_tokens: float
-    """Below 0 it is debt."""
+    """Negative: debt."""
     in_flight_tokens: float
     share: float
     asked_tokens_per_s: float
     got_tokens_per_s: float
     forecast: FlowForecast | None
-    """Only of a full snapshot."""
+    """In full snapshots only."""
 
 
 class TenantSnapshot(NamedTuple):
-    """One tenant, and its queues: those in its own class first."""
+    """One tenant and its queues, those in its own class first."""
 
     id: str
     configured: bool
@@ -123,7 +122,7 @@ class TenantSnapshot(NamedTuple):
     running: int
     charged_tokens: float
     turn: RingPosition
-    """Where it stands in the service order, if the caller said so."""
+    """Its position in the service order, if the caller passed one."""
     flows: tuple[FlowSnapshot, ...]
     heads: tuple[float, ...]
     """The first requests of its longest queue: the age of each as a share of its deadline."""
@@ -137,7 +136,7 @@ class TenantTotals(NamedTuple):
 
 
 class SchedulerSnapshot(NamedTuple):
-    """Everything, as of `now`."""
+    """The scheduler at `now`."""
 
     now: float
     policies: Policies
@@ -146,44 +145,44 @@ class SchedulerSnapshot(NamedTuple):
     tenants: tuple[TenantSnapshot, ...]
     known_tenants: int
     totals: TenantTotals | None
-    """Only of a full snapshot."""
+    """In full snapshots only."""
     finished_twice: int
 
 
 # ---- taking one
 
 
-def busiest(scheduler: Scheduler, most: int) -> dict[TenantAccount, RingPosition]:
-    """The tenants with most requests waiting, then running, then charged. One pass over all tenants."""
-    return dict.fromkeys(nlargest(most, scheduler.drr.tenants.values(), key=_matters), OUT)
+def busiest(scheduler: Scheduler, limit: int) -> dict[TenantAccount, RingPosition]:
+    """The `limit` tenants with most requests queued, then running, then most charged. One pass over all tenants."""
+    return dict.fromkeys(nlargest(limit, scheduler.drr.tenants.values(), key=_activity), OUT)
 
 
-def _matters(tenant: TenantAccount) -> tuple[int, int, float]:
+def _activity(tenant: TenantAccount) -> tuple[int, int, float]:
     return tenant.usage.requests, tenant.running, tenant.charged
 
 
 def in_service_order(
-    scheduler: Scheduler, most: int, busy: Callable[[], Iterable[Request]]
+    scheduler: Scheduler, limit: int, busy: Callable[[], Iterable[Request]]
 ) -> dict[TenantAccount, RingPosition]:
-    """The tenants in the order of their next starts; then by name those with nothing to start now, as OUT.
+    """The tenants in the order of their next starts, then by name those with nothing to start, as OUT.
 
-    `busy`: requests that wait or run. With more than `most` tenants only theirs are looked for among the latter.
+    `busy`: requests that are queued or run. With more than `limit` tenants, only theirs are among the latter.
     """
     tenants, found = scheduler.drr.tenants, dict[TenantAccount, RingPosition]()
     for pool in scheduler.drr.pools.values():
-        for tenant, turn in pool.discipline.tenants(most) if pool.requests else ():
-            if len(found) == most:
+        for tenant, turn in pool.discipline.tenants(limit) if pool.requests else ():
+            if len(found) == limit:
                 return found
             found.setdefault(tenant, turn)
     known: Iterable[TenantAccount] = tenants.values()
-    if len(tenants) > most:
+    if len(tenants) > limit:
         known = (tenants[request.tenant] for request in busy() if request.tenant in tenants)
     away = sorted({tenant for tenant in known if tenant not in found}, key=lambda tenant: tenant.id)
-    return found | dict.fromkeys(away[: most - len(found)], OUT)
+    return found | dict.fromkeys(away[: limit - len(found)], OUT)
 
 
 def waiting_by(scheduler: Scheduler, label_of: Callable[[str], str]) -> dict[str, tuple[int, float]]:
-    """Requests that wait and their cost in tokens, summed by a label of their tenants. One pass over all tenants."""
+    """Queued requests and their cost in tokens, summed by a label of their tenants. One pass over all tenants."""
     found: dict[str, tuple[int, float]] = {}
     for tenant in scheduler.drr.tenants.values():
         label = label_of(tenant.id)
@@ -200,7 +199,7 @@ def take(
     heads: int = 0,
     full: bool = False,
 ) -> SchedulerSnapshot:
-    """The snapshot, with these tenants described one by one, and so many heads of each one's longest queue."""
+    """The snapshot, with these tenants described, and `heads` first requests of each one's longest queue."""
     usage, known = scheduler.usage, scheduler.drr.tenants
     totals = None
     if full:
@@ -267,7 +266,7 @@ def _tenant(
     usage = tenant.usage
     flows = [(pool, flow) for pool, flow in tenant.flows.items()]
     flows += [(pool, flow) for (pool, _), flow in tenant.others.items()]
-    longest = max(tenant.lines(), key=_length, default=()) if heads else ()
+    longest = max(tenant.all_flows(), key=_length, default=()) if heads else ()
     return TenantSnapshot(
         tenant.id,
         tenant.configured,
@@ -287,7 +286,7 @@ def _length(flow: Flow) -> int:
 
 
 def of_deadline(now: float, request: Request) -> float:
-    """The request's age as a share of its deadline: 1 is too late."""
+    """The request's age as a share of its deadline; at 1 it is too late."""
     return (now - request.arrived_at) / (request.deadline - request.arrived_at)
 
 
@@ -330,5 +329,5 @@ def _length_at(lengths: Lengths, q: float) -> float | None:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where it has no bound."""
+    """The value, or None if it is not finite."""
     return value if isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What has been learned, and of whom: a pool, its classes, its tenants. Plain state; the rules are elsewhere."""
+"""What the scheduler learns of a pool, its classes and its tenants. State only; the rules are elsewhere."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from services.core.quantile import Rolling, Sketch
 from services.core.reservations import RetryReservations
 
 DEMAND_S = 3.0
-"""How far back a tenant's demand is looked at, to tell those below their share from those above."""
+"""Time constant in seconds of a tenant's demand, which decides whether it is below its share."""
 
 GOT_S = 10.0
-"""How far back its service is looked at, which comes in lumps."""
+"""Time constant of its service; longer, since service comes in lumps."""
 
 WAITS = 100
-"""Recent waits and slacks of a class that its ladder looks at."""
+"""Recent waits and slacks of a class that its ladder uses."""
 
 
 class Waits:
-    """How good predicted waits were, of the two kinds: newcomers go ahead, the others wait for a round to pass."""
+    """Errors of predicted waits, by kind: requests on the new list, and requests that wait for a round."""
 
     __slots__ = ("in_turn", "new")
 
@@ -35,12 +35,12 @@ class Waits:
         self.in_turn: WaitCalibration = WaitCalibration(parent.in_turn if parent is not None else None)
 
     def of(self, new: bool) -> WaitCalibration:
-        """Those of one kind."""
+        """The calibration of one kind."""
         return self.new if new else self.in_turn
 
 
 class PerSecond:
-    """A rate over about the last `over_s`: what came, fading by e in that time."""
+    """A rate per second, fading by e in `over_s`."""
 
     __slots__ = ("_at", "_sum", "over_s")
 
@@ -50,18 +50,18 @@ class PerSecond:
         self._at = 0.0
 
     def add(self, now: float, amount: float) -> float:
-        """This much came. The rate with it."""
+        """Add an amount; the rate with it."""
         self._sum = self._sum * exp((self._at - now) / self.over_s) + amount
         self._at = now
         return self._sum / self.over_s
 
     def rate(self, now: float) -> float:
-        """How much came per second."""
+        """The rate now."""
         return self._sum * exp((self._at - now) / self.over_s) / self.over_s
 
 
 class TenantStats:
-    """One tenant in one class of one pool. Its lengths are the same in all of them."""
+    """One tenant in one class of one pool. Its lengths are shared by its flows in a pool."""
 
     __slots__ = (
         "asked",
@@ -83,19 +83,19 @@ class TenantStats:
         self.reservations = RetryReservations()
         self.service_s = 0.0
         self.asked = PerSecond(DEMAND_S)
-        """The work that it asked for, refused or not."""
+        """Work that it asked for, rejected or not."""
         self.got = PerSecond(GOT_S)
-        """The work that it was served."""
+        """Work that it was served."""
         self.estimate_rejects = 0
-        """Refusals in a row for how long its answers are thought to be."""
+        """Rejections in a row for its estimated lengths."""
 
     def served(self, service_s: float) -> None:
-        """One of its requests held a slot this long."""
+        """Add a sample: one of its requests held a slot this long."""
         self.service_s += (service_s - self.service_s) * (0.05 if self.service_s else 1.0)
 
 
 class ClassStats:
-    """One class on one pool: how good its predictions were, and how far it is degraded."""
+    """One class in one pool: errors of its predictions, and its degradation level."""
 
     __slots__ = (
         "_before",
@@ -117,24 +117,24 @@ class ClassStats:
         self.recent_s = Rolling(WAITS)
         self.slacks_s = Rolling(WAITS)
         self._offered = [0.0] * len(ladder)
-        self._same = 0.0  # of those who are not degraded, whatever the level
+        self._same = 0.0  # of requests that are never degraded: the same at each level
         self._since = 0.0
         self._before = [0.0] * len(ladder)
         self._before_s = 0.0
 
     def offered(self, price: float) -> None:
-        """Work that was offered by one who is never degraded."""
+        """Add offered work of a tenant that allows no degradation."""
         self._same += price
 
     def offered_at(self, prices: list[float]) -> None:
-        """Work that was offered, priced from level 0 to the deepest that its tenant allows."""
+        """Add offered work, priced from level 0 to the deepest that its tenant allows."""
         offered = self._offered
         if len(prices) < len(offered):
             prices = prices + prices[-1:] * (len(offered) - len(prices))
         self._offered = [work + price for work, price in zip(offered, prices, strict=True)]
 
     def offered_per_s(self, now: float) -> list[float]:
-        """Work offered per second over this window and the one before, level by level; a new window begins."""
+        """Offered work per second over this window and the one before, by level. Starts a new window."""
         this_s = now - self._since
         spent_s = max(1e-9, this_s + self._before_s)
         offered = [work + self._same for work in self._offered]
@@ -146,7 +146,7 @@ class ClassStats:
 
 @dataclass(slots=True)
 class PoolStats:
-    """One pool: its line, its slots, and what is known of those who use them."""
+    """One pool: its queue, its slots, and what is known of its tenants."""
 
     pool: PoolQueue
     classes: dict[str, ClassStats]
@@ -154,13 +154,13 @@ class PoolStats:
     lengths: Lengths = field(default_factory=Lengths)
     reservations: RetryReservations = field(default_factory=RetryReservations)
     asked: PerSecond = field(default_factory=lambda: PerSecond(DEMAND_S))
-    """The work that all asked for, refused or not."""
+    """Work that all tenants asked for, rejected or not."""
     costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500, refresh=64))
     retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200, refresh=64))
 
     def stats_of(self, flow: Flow) -> TenantStats:
-        """Empty statistics for a new flow, which keeps them. Its lengths are those of its tenant's other flows here."""
+        """Empty statistics for a new flow. The lengths are those of its tenant's other flows in this pool."""
         nodes = self.pool.nodes
-        here = [each for each in flow.tenant.lines() if nodes.get(each.node.name) is each.node and each is not flow]
+        here = [each for each in flow.tenant.all_flows() if nodes.get(each.node.name) is each.node and each is not flow]
         lengths = here[0].stats.lengths if here else Lengths(self.lengths)
         return TenantStats(lengths, self.classes[flow.node.name])

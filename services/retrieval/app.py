@@ -210,7 +210,7 @@ def exact_cache(
     client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
     return Cache(
         client,
-        Breaker(open_at_most_s=2.0),
+        Breaker(max_open_s=2.0),
         timeout_s=timeout_s,
         stale_s=settings.stale_ttl_s,
         metrics=metrics,

@@ -254,7 +254,7 @@ def test_a_frozen_server_costs_three_short_waits_and_comes_back_by_itself(cache:
         logged = rig.lines.read()
         assert (logged.count("redis is down"), logged.count("redis is up")) == (1, 1)
 
-    with_cache(cache, scenario, timeout_s=TIMEOUT_S, open_for_s=0.2, open_at_most_s=0.4)
+    with_cache(cache, scenario, timeout_s=TIMEOUT_S, open_for_s=0.2, max_open_s=0.4)
 
 
 def test_requests_that_are_cut_off_never_get_each_others_answers(cache: CacheStage) -> None:

@@ -230,7 +230,7 @@ class Run:
                 self.start(request, running)
             if len(running) < self.slots:
                 could = any(
-                    len(tenant.flows[pool].line) for tenant in self.drr.tenants.values() if pool in tenant.flows
+                    len(tenant.flows[pool].queue) for tenant in self.drr.tenants.values() if pool in tenant.flows
                 )
                 assert not could, "a slot stands empty while something could start"
 

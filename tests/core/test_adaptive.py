@@ -48,8 +48,8 @@ class Server:
         heapq.heappush(self.ends, (self.now + pace * tokens, self.started, pace))
 
 
-def limit(least: int = 4, most: int = 200, tolerance: float = 2.0) -> AdaptiveLimit:
-    return AdaptiveLimit(least=least, most=most, tolerance=tolerance)
+def limit(min_limit: int = 4, max_limit: int = 200, tolerance: float = 2.0) -> AdaptiveLimit:
+    return AdaptiveLimit(min_limit=min_limit, max_limit=max_limit, tolerance=tolerance)
 
 
 # Where it settles
@@ -72,12 +72,12 @@ def test_long_answers_are_not_congestion():
 
 
 def test_without_congestion_it_reaches_its_upper_bound():
-    assert Server(limit(most=64), batch(b=0.0)).serve(3000) == 64
+    assert Server(limit(max_limit=64), batch(b=0.0)).serve(3000) == 64
 
 
 @given(st.integers(1, 60))
 def test_it_does_not_grow_while_the_application_is_the_limit(clients: int):
-    asked = limit(least=2)
+    asked = limit(min_limit=2)
     Server(asked, batch(b=0.0)).serve(1500, clients=clients)
     assert asked.cap <= clients + math.sqrt(clients) + 1
 
@@ -150,7 +150,7 @@ def test_one_slow_answer_in_three_does_not_move_it():
 
 def grown(cap: int) -> AdaptiveLimit:
     """One that has grown to its upper bound on a baseline of 1."""
-    held = limit(most=cap)
+    held = limit(max_limit=cap)
     while held.cap < cap:
         take_all(held)
         while held.inflight:
@@ -172,9 +172,9 @@ def take_all(held: AdaptiveLimit) -> None:
 class AnyHistory(RuleBasedStateMachine):
     """Whatever is taken, given back and heard: the limit stays in its bounds, and so does what is in flight."""
 
-    @initialize(least=st.integers(1, 8), more=st.integers(0, 60), tolerance=st.floats(1.01, 10.0))
-    def begin(self, least, more, tolerance):
-        self.limit = AdaptiveLimit(least=least, most=least + more, tolerance=tolerance)
+    @initialize(min_limit=st.integers(1, 8), more=st.integers(0, 60), tolerance=st.floats(1.01, 10.0))
+    def begin(self, min_limit, more, tolerance):
+        self.limit = AdaptiveLimit(min_limit=min_limit, max_limit=min_limit + more, tolerance=tolerance)
         self.held = 0
         self.refused = 0
 
@@ -200,8 +200,8 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def within_bounds(self):
         held = self.limit
-        assert held.least <= held.cap <= held.most
-        assert 0 <= held.inflight == self.held <= held.most
+        assert held.min_limit <= held.cap <= held.max_limit
+        assert 0 <= held.inflight == self.held <= held.max_limit
         assert held.refused_total == self.refused
         assert len(held._paces) <= 256
 
@@ -210,9 +210,9 @@ TestAnyHistory = AnyHistory.TestCase
 
 
 def test_bounds_that_bound_nothing_are_refused():
-    for least, most in ((0, 5), (6, 5)):
+    for min_limit, max_limit in ((0, 5), (6, 5)):
         with pytest.raises(ValueError, match="at least 1 and at most 5"):
-            limit(least, most)
+            limit(min_limit, max_limit)
     for tolerance in (1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="above 1 and finite"):
             limit(tolerance=tolerance)

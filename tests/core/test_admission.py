@@ -14,7 +14,7 @@ from services.core.admission import grant
 from services.core.discipline import FifoDiscipline, WaitPrediction
 from services.core.drr import Drr
 from services.core.estimator import Estimator
-from services.core.ladder import LADDER, MOST_SIZES, LadderSizes
+from services.core.ladder import LADDER, MAX_SIZES, LadderSizes
 from services.core.request import Request, Stage
 
 RATE = 400.0  # of four slots
@@ -238,11 +238,11 @@ def test_sizes_shrink_with_the_level_and_never_below_one_token_of_an_answer() ->
 
 def test_what_has_been_looked_up_is_bounded_and_stays_right() -> None:
     sizes = LadderSizes(LADDER)
-    for asked in range(3 * MOST_SIZES):
+    for asked in range(3 * MAX_SIZES):
         assert sizes.answers(asked)[1:] == tuple(level.answer_tokens(asked) for level in LADDER[1:])
         assert sizes.contexts(asked)[1:] == tuple(level.context_tokens(asked) for level in LADDER[1:])
-    assert len(sizes._answers) <= MOST_SIZES
-    assert len(sizes._contexts) <= MOST_SIZES
+    assert len(sizes._answers) <= MAX_SIZES
+    assert len(sizes._contexts) <= MAX_SIZES
 
 
 def granted(slack_s: float, *, asked: int = 100, probable: float = 50.0, may_clamp: bool = False) -> int:

@@ -69,7 +69,7 @@ def taken_out_twice() -> None:
     drr = house("a")
     request = waiting(drr)
     drr.discard(0.0, request)
-    drr._take_out(0.0, request)
+    drr._dequeue(0.0, request)
 
 
 def expired_early() -> None:
@@ -105,7 +105,7 @@ def a_charge_settled_twice() -> None:
     request = waiting(drr)
     start(drr)
     drr.settle(0.0, request, 10.0)
-    drr._put_right(0.0, request, 10.0, ended=10.0)
+    drr._adjust_charge(0.0, request, 10.0, ended=10.0)
 
 
 def unread_below_zero_in_line() -> None:
@@ -224,7 +224,7 @@ def in_line_and_not_by_id() -> None:
 
 def by_id_and_not_in_line() -> None:
     made = former()
-    del made._line[0]
+    del made._queue[0]
     made.discard("a")
 
 
@@ -245,8 +245,8 @@ def more_starts_than_slots() -> None:
 
 
 def a_limit_out_of_its_range() -> None:
-    limit = AdaptiveLimit(least=1, most=4)
-    limit.most = 0
+    limit = AdaptiveLimit(min_limit=1, max_limit=4)
+    limit.max_limit = 0
     limit._move(3.0)
 
 
@@ -323,7 +323,7 @@ def test_a_request_moves_from_stage_to_stage_by_the_table(stage: Stage, step: st
     steps: dict[str, tuple[Stage, Callable[[], object]]] = {
         "enqueue": (Stage.WAITING, lambda: drr.enqueue(0.0, request)),
         "start": (Stage.RUNNING, lambda: drr._start(0.0, drr.pools["default"], request)),
-        "take out": (Stage.ENDED, lambda: drr._take_out(0.0, request)),
+        "take out": (Stage.ENDED, lambda: drr._dequeue(0.0, request)),
         "settle": (Stage.ENDED, lambda: drr.settle(0.0, request, 10.0)),
     }
     becomes, take = steps[step]

@@ -10,7 +10,7 @@ from services.core.breaker import TRANSITIONS, Breaker, BreakerEvent, BreakerSta
 
 
 def tripped(now: float = 0.0) -> Breaker:
-    breaker = Breaker(failures_to_open=3, open_for_s=1.0, open_at_most_s=4.0)
+    breaker = Breaker(failures_to_open=3, open_for_s=1.0, max_open_s=4.0)
     for _ in range(3):
         breaker.failed(now, asked_at=now)
     return breaker
@@ -98,7 +98,7 @@ def test_answers_to_what_was_asked_before_it_opened_change_nothing() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["allow", "succeeded", "failed"]), st.floats(0, 2)), max_size=200))
 def test_whatever_happens_it_is_in_a_state_of_the_table_and_opens_again(steps: list[tuple[str, float]]) -> None:
-    breaker, now = Breaker(failures_to_open=2, open_for_s=1.0, open_at_most_s=4.0), 0.0
+    breaker, now = Breaker(failures_to_open=2, open_for_s=1.0, max_open_s=4.0), 0.0
     for method, later in steps:
         now += later
         before = breaker.state

@@ -240,7 +240,7 @@ def test_a_new_price_changes_the_sums_and_not_the_place():
     drr = house("ab")
     enqueue(drr, *(asking(tenant) for tenant in "ab" for _ in range(3)))
     serve(drr, 1)
-    first, second = drr.tenants["a"].flows["default"].line
+    first, second = drr.tenants["a"].flows["default"].queue
     drr.reprice(0.0, first, 70.0)
     assert drr.usage.cost_tokens == 70 + 10 + 30
     assert drr.pools["default"].work == 110
@@ -254,7 +254,7 @@ def test_a_new_price_does_not_make_a_tenant_new():
     drr = house("abc")
     enqueue(drr, *(asking(tenant) for tenant in "abc" for _ in range(2)))
     serve(drr, 3)
-    (last,) = drr.tenants["c"].flows["default"].line
+    (last,) = drr.tenants["c"].flows["default"].queue
     drr.reprice(0.0, last, 20.0)
     assert serve(drr, 3) == "abc"
 

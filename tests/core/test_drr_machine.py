@@ -166,7 +166,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(pool=st.sampled_from(POOLS), room=st.integers(-1, 9))
     def start_what_fits(self, pool: str, room: int) -> None:
-        heads = [flow.line.first for flow in self.flows(pool) if flow.line.first]
+        heads = [flow.queue.first for flow in self.flows(pool) if flow.queue.first]
         if self.drr.discipline is FifoDiscipline:
             heads = [each for each in self.in_stage(Stage.WAITING) if each.ready and each.pool == pool]
         request = self.drr.next(self.now, pool, fits=lambda head: head.bytes <= room)

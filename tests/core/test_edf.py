@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.core.edf import BLOCK, DeadlineLine
+from services.core.edf import BLOCK, DeadlineQueue
 from services.core.request import Request
 
 
@@ -14,9 +14,9 @@ def request(sequence: int, deadline: float, charge_tokens: float = 1.0) -> Reque
     return made
 
 
-def line(*deadlines: float) -> tuple[DeadlineLine, list[Request]]:
+def line(*deadlines: float) -> tuple[DeadlineQueue, list[Request]]:
     requests = [request(at, deadline) for at, deadline in enumerate(deadlines)]
-    made = DeadlineLine()
+    made = DeadlineQueue()
     for each in requests:
         made.add(each)
     return made, requests
@@ -34,14 +34,14 @@ def test_equal_deadlines_keep_their_order_of_arrival():
 
 
 def test_an_empty_line_has_no_first_and_no_work():
-    made = DeadlineLine()
+    made = DeadlineQueue()
     assert made.first is None
     assert len(made) == 0
     assert made.work_before(1e9) == 0.0
 
 
 def test_the_work_before_a_deadline_counts_those_at_it_too_since_they_came_first():
-    made = DeadlineLine()
+    made = DeadlineQueue()
     for at, (deadline, charge) in enumerate([(1.0, 10.0), (2.0, 20.0), (2.0, 30.0), (3.0, 40.0)]):
         made.add(request(at, deadline, charge))
     assert [made.work_before(deadline) for deadline in (0.5, 1.0, 2.0, 2.5, 3.0)] == [0.0, 10.0, 60.0, 60.0, 100.0]
@@ -74,7 +74,7 @@ def test_one_that_is_not_here_cannot_be_taken_out():
 
 
 def test_an_emptied_line_holds_no_work_however_its_sums_drifted():
-    made = DeadlineLine()
+    made = DeadlineQueue()
     requests = [request(at, float(at), charge) for at, charge in enumerate((1e16, 0.1, 0.2, 3.0))]
     for each in requests:
         made.add(each)
@@ -85,5 +85,5 @@ def test_an_emptied_line_holds_no_work_however_its_sums_drifted():
 
 def test_a_line_tells_its_span():
     made, _ = line(1.0, 4.0)
-    assert repr(made) == "<DeadlineLine 2 requests, 2 tokens of work, due 1 to 4>"
-    assert repr(DeadlineLine()) == "<DeadlineLine 0 requests, 0 tokens of work>"
+    assert repr(made) == "<DeadlineQueue 2 requests, 2 tokens of work, due 1 to 4>"
+    assert repr(DeadlineQueue()) == "<DeadlineQueue 0 requests, 0 tokens of work>"

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.core.edf import BLOCK, DeadlineLine
+from services.core.edf import BLOCK, DeadlineQueue
 from services.core.request import Request
 
 moments = st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, 10.0]) | st.floats(-10, 10)
@@ -16,7 +16,7 @@ moments = st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, 10.0]) | st.floats(-10, 10)
 class LineOfRequests(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.line = DeadlineLine()
+        self.line = DeadlineQueue()
         self.model: list[Request] = []
         self.sequence = 0
 

@@ -43,7 +43,7 @@ def exact(values: list[float], q: float, half_life: float = math.inf) -> float:
 def near(answer: float | None, low: float, high: float, sketch: Sketch) -> bool:
     """Whether the answer is within the sketch's error of something between low and high."""
     assert answer is not None
-    slack = 1e-9 + (sketch.least if min(abs(low), abs(high)) <= sketch.least else 0.0)
+    slack = 1e-9 + (sketch.min_value if min(abs(low), abs(high)) <= sketch.min_value else 0.0)
     return low - sketch.alpha * abs(low) - slack <= answer <= high + sketch.alpha * abs(high) + slack
 
 
@@ -110,18 +110,18 @@ def test_when_it_is_asked_changes_nothing_of_what_it_holds(
             if at % 7 == 0:
                 sketch.forget()
         if at in asks:
-            asked.tally()
-    assert asked.tally() == unasked.tally()
+            asked.buckets()
+    assert asked.buckets() == unasked.buckets()
     assert (asked.mean, asked.weight, asked.count) == (unasked.mean, unasked.weight, len(values))
 
 
 @given(st.lists(st.floats(-1e12, 1e12) | st.floats(-1e-9, 1e-9), max_size=2000))
 @settings(max_examples=30)
 def test_its_buckets_are_bounded_whatever_comes(values: list[float]) -> None:
-    sketch = Sketch(0.2, least=1e-3, most=1e6)
+    sketch = Sketch(0.2, min_value=1e-3, max_value=1e6)
     for value in [*values, math.inf, -math.inf]:
         sketch.add(value)
-    assert len(sketch.tally()) <= 2 * math.log(1e6 / 1e-3) / math.log1p(0.2) + 3
+    assert len(sketch.buckets()) <= 2 * math.log(1e6 / 1e-3) / math.log1p(0.2) + 3
     assert sketch.quantile(1.0) == pytest.approx(1e6)
     assert sketch.quantile(0.0) == pytest.approx(-1e6)
 
@@ -130,7 +130,7 @@ def test_old_buckets_are_let_go() -> None:
     sketch = Sketch(0.01, half_life=2)
     for k in range(10_000):
         sketch.add(1.01**k if k < 1000 else 5.0)
-    assert len(sketch.tally()) == 1
+    assert len(sketch.buckets()) == 1
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.integers(0, 40))
@@ -165,7 +165,7 @@ def test_nan_is_refused_and_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"alpha": 0}, {"alpha": 1}, {"half_life": 0}, {"least": 0}, {"least": 2, "most": 1}, {"refresh": -1}],
+    [{"alpha": 0}, {"alpha": 1}, {"half_life": 0}, {"min_value": 0}, {"min_value": 2, "max_value": 1}, {"refresh": -1}],
 )
 def test_a_sketch_that_cannot_be_is_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):

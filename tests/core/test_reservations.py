@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.reservations import LATEST_S, MOST_OF_ONE_S, SOONEST_S, RetryReservations
+from services.core.reservations import LATEST_S, MAX_PER_TENANT_S, SOONEST_S, RetryReservations
 
 work = st.floats(0.1, 1e4)
 rates = st.floats(1, 1e5)
@@ -106,9 +106,9 @@ def test_when_the_book_is_full_the_rest_is_spread_over_its_last_seconds() -> Non
 def test_a_tenant_that_floods_the_book_of_all_keeps_half_of_it_free_for_the_others() -> None:
     book, flood, other, chance = RetryReservations(), RetryReservations(), RetryReservations(), random.Random(5)
     hints = [book.hint(0.0, 0, 100, 1000, chance.random, flood) for _ in range(1000)]
-    assert sum(hint <= 1.2 * MOST_OF_ONE_S for hint in hints) == 62  # of 0.2 s each
-    assert min(hint for hint in hints if hint > 1.2 * MOST_OF_ONE_S) >= 25
-    assert book.hint(0.0, 0, 100, 1000, never, other) <= MOST_OF_ONE_S + SOONEST_S
+    assert sum(hint <= 1.2 * MAX_PER_TENANT_S for hint in hints) == 62  # of 0.2 s each
+    assert min(hint for hint in hints if hint > 1.2 * MAX_PER_TENANT_S) >= 25
+    assert book.hint(0.0, 0, 100, 1000, never, other) <= MAX_PER_TENANT_S + SOONEST_S
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), work), min_size=1, max_size=200), rates)
@@ -119,7 +119,7 @@ def test_however_long_one_tenant_floods_it_alone_never_fills_more_than_half(
     for pause, size in refusals:
         now += pause
         book.hint(now, 0, size, rate, never, flood)
-        most_s = max(MOST_OF_ONE_S, max(size for _, size in refusals) / (0.5 * rate)) + SOONEST_S
+        most_s = max(MAX_PER_TENANT_S, max(size for _, size in refusals) / (0.5 * rate)) + SOONEST_S
         assert book._free_at - now <= most_s + 1e-6
 
 

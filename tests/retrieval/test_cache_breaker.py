@@ -28,7 +28,7 @@ class Rig:
         self.redis = MemoryRedis()
         self.lines = Lines()
         self.cache = Cache(
-            cast(Redis, self.redis), Breaker(open_at_most_s=2.0), timeout_s=TIMEOUT_S, stale_s=100.0, metrics=metrics(),
+            cast(Redis, self.redis), Breaker(max_open_s=2.0), timeout_s=TIMEOUT_S, stale_s=100.0, metrics=metrics(),
             log=self.lines.log,
         )  # fmt: skip
 

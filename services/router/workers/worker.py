@@ -168,7 +168,7 @@ class Worker:
         limit = self.limit
         if limit is None:
             return None
-        alone = limit.cap == limit.least and self.inflight <= limit.least
+        alone = limit.cap == limit.min_limit and self.inflight <= limit.min_limit
         return self.paces.of(seconds, prompt_tokens, completion_tokens, alone=alone)
 
     # ---- the ledger
@@ -219,6 +219,6 @@ class Worker:
 
 
 def _limit(max_limit: int, inflight: int) -> AdaptiveLimit:
-    limit = AdaptiveLimit(least=min(MIN_LIMIT, max_limit), most=max_limit)
+    limit = AdaptiveLimit(min_limit=min(MIN_LIMIT, max_limit), max_limit=max_limit)
     limit.inflight = inflight  # taken before there was a limit
     return limit

@@ -35,7 +35,7 @@ def key(id: str, **more: str) -> dict[str, str]:
 def sized(stand: Stand) -> tuple[int, ...]:
     """How much is remembered of tenants: accounts, lines, and lines' ends."""
     drr = stand.dispatcher.scheduler.drr
-    flows = [flow for tenant in drr.tenants.values() for flow in tenant.lines()]
+    flows = [flow for tenant in drr.tenants.values() for flow in tenant.all_flows()]
     return len(drr.tenants), len(flows), len(stand.dispatcher.waiting), len(stand.dispatcher.fleet._lasts)
 
 
