@@ -205,7 +205,7 @@ function said(value, unit) {
 function numbersOf(run) {
   const late = run.p95_ms === null ? NONE : `${ms(run.p95_ms)} of ${ms(run.deadline_ms)} ms`;
   return [
-    ["load", `${rate(run.rate_per_s)} /s, ${capacity ${rate(run.capacity_per_s)} /s`],
+    ["load", `${rate(run.rate_per_s)} /s, capacity ${rate(run.capacity_per_s)} /s`],
     ["sent", count(run.sent)],
     ["on time", count(run.on_time)],
     ["rejected", count(run.refused)],
