@@ -28,7 +28,7 @@ NOW = Row(
             width=4,
         ),
         Panel(
-            "How many want more than they get?",
+            "How many tenants are queueing?",
             "Tenants whose queue was never empty in the last moments. Where there is none, every tenant gets what it "
             "requests.",
             "short",
@@ -58,7 +58,7 @@ NOW = Row(
         ),
         Panel(
             "How many requests wait?",
-            "In the lines of the chosen tenants. MAX_QUEUE_SIZE bounds them all, TENANT_QUEUE_SIZE each.",
+            "Queued requests of the chosen tenants. MAX_QUEUE_SIZE bounds them all, TENANT_QUEUE_SIZE each.",
             "short",
             (Query(f"sum (weir_queue_depth{{{ROUTER}}})", "waiting"),),
             kind="stat",
@@ -96,13 +96,13 @@ SHARES = Row(
         ),
         Panel(
             "How much work is done for each?",
-            "The same, as work per second. A light tenant's line stays where it is when a heavy one arrives.",
+            "The same, as work per second. The curve of a light tenant stays level when a heavy one arrives.",
             "short",
             (Query(WORK, "{{tenant}}"),),
         ),
         Panel(
             "How even are the shares of waiting tenants?",
-            "Jain's index over time. It dips while a tenant that was away catches up, and returns.",
+            "Jain's index over time. It dips while a returning tenant catches up, and recovers.",
             "none",
             (Query(EVENNESS, "evenness"),),
             most=1,
@@ -115,8 +115,8 @@ WAITING = Row(
     (
         Panel(
             "Whose requests wait?",
-            "Requests in each tenant's own line. A line that is always full belongs to someone who asks for more than "
-            "its share; that of others stays short beside it.",
+            "Requests in each tenant's own queue. A queue that is always full belongs to a tenant above its share; "
+            "that of others stays short beside it.",
             "short",
             (Query(f"sum by (tenant) (weir_queue_depth{{{ROUTER}}})", "{{tenant}}"),),
             stacked=True,
@@ -129,7 +129,7 @@ WAITING = Row(
             stacked=True,
         ),
         Panel(
-            "How long do they wait for their turn?",
+            "How long is the queue wait?",
             "95 of 100 requests that started had waited at most this long, by tenant.",
             "s",
             (Query(quantile(0.95, "weir_queue_wait_seconds", ROUTER, "tenant"), "{{tenant}}"),),
@@ -149,7 +149,7 @@ REFUSALS = Row(
             most=1,
         ),
         Panel(
-            "With which words?",
+            "Why are they refused?",
             "Rejections at admission per second, by tenant and decision. tenant_queue_full and yield: too much at "
             "once; rate_limit_exceeded: its rate; deadline_infeasible: the wait is too long for its deadlines.",
             "reqps",
@@ -162,8 +162,8 @@ REFUSALS = Row(
             stacked=True,
         ),
         Panel(
-            "Whose requests are made smaller?",
-            "Requests per second that were let in at a lower level than they asked for, by tenant.",
+            "Whose requests are degraded?",
+            "Requests per second that were admitted at a degradation level above 0, by tenant.",
             "reqps",
             (Query(rate("weir_admission_total", f'{ROUTER}, decision="degrade"', "tenant"), "{{tenant}}"),),
             stacked=True,
@@ -172,25 +172,25 @@ REFUSALS = Row(
 )
 
 ALIKE = Row(
-    "Is everybody served equally well?",
+    "Are all tenants served equally well?",
     (
         Panel(
             "How long do answers take, by tenant?",
-            "95 of 100 served requests took at most this long. It depends on what each asks for; compare a tenant "
+            "95 of 100 served requests took at most this long. It depends on the requests of each; compare a tenant "
             "with itself.",
             "s",
             (Query(quantile(0.95, "weir_request_seconds", SERVED, "tenant"), "{{tenant}}"),),
         ),
         Panel(
             "When does the first token come, by tenant?",
-            "95 of 100 streams began at most this long after they were asked for.",
+            "95 of 100 streams began at most this long after their request arrived.",
             "s",
             (Query(quantile(0.95, "weir_time_to_first_token_seconds", ROUTER, "tenant"), "{{tenant}}"),),
         ),
         Panel(
             "Whose promises are broken?",
-            "Admitted requests that were not served in time, per second, by tenant. Spread evenly: the platform's "
-            "trouble. One tenant alone: look at its lengths and deadlines.",
+            "Admitted requests that were not served in time, per second, by tenant. Spread evenly: the platform is "
+            "the cause. One tenant alone: check its lengths and deadlines.",
             "reqps",
             (Query(rate("weir_requests_total", f'{ROUTER}, outcome=~"{BROKEN}"', "tenant"), "{{tenant}}"),),
             stacked=True,

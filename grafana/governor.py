@@ -1,4 +1,4 @@
-"""The governor: is the bound held, how do jobs end, and how often must clients come back?"""
+"""The governor: is the bound held, how do jobs end, and how often must clients retry?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = Row(
     (
         Panel(
             "How full is it?",
-            "Jobs that run, as a share of those that may. At 100 % the next client is told to come back.",
+            "Jobs that run, as a share of those that may. At 100 % the next client is told to retry later.",
             "percentunit",
             (
                 Query(
@@ -35,8 +35,8 @@ NOW = Row(
             width=6,
         ),
         Panel(
-            "How many clients are to come back?",
-            "Clients that were told to and are not back yet. The hint grows with them.",
+            "How many clients are deferred?",
+            "Clients that were told to retry later and have not yet returned. The retry hint grows with their number.",
             "short",
             (Query(f"sum (weir_governor_deferred_clients{{{HERE}}})", "clients"),),
             kind="stat",
@@ -44,8 +44,8 @@ NOW = Row(
         ),
         Panel(
             "What share of the jobs is lost?",
-            "Jobs that failed or came late, of those that ended by themselves. Jobs that a full router refused come "
-            "back, and are not lost.",
+            "Jobs that failed or came late, of those that ended by themselves. Jobs that a full router rejected are "
+            "retried, and are not lost.",
             "percentunit",
             (Query(share(LOST, ENDED), "lost"),),
             kind="stat",
@@ -61,7 +61,7 @@ BOUND = Row(
     (
         Panel(
             "How many jobs run, and how many may?",
-            "It never passes the cap: that is what the governor is for.",
+            "It never exceeds the cap: the governor enforces it.",
             "short",
             (
                 Query(f"sum (heptamini_backend_inflight{{{HERE}}})", "running"),
@@ -70,7 +70,7 @@ BOUND = Row(
         ),
         Panel(
             "How do jobs end?",
-            "Jobs per second by outcome. refused: by a full router, they come back; cancelled: the client has left; "
+            "Jobs per second by outcome. refused: by a full router, the client retries; cancelled: the client left; "
             "failed and late are lost.",
             "short",
             (Query(rate("weir_governor_jobs_total", HERE, "outcome"), "{{outcome}}"),),
@@ -78,7 +78,7 @@ BOUND = Row(
         ),
         Panel(
             "How long do jobs keep their slot?",
-            "From the start of a job to the release of its slot. The hint is made from the mean of it.",
+            "From the start of a job to the release of its slot. The retry hint is computed from its mean.",
             "s",
             quantiles("weir_governor_job_seconds", HERE),
         ),
@@ -86,21 +86,21 @@ BOUND = Row(
 )
 
 YIELDS = Row(
-    "How often must clients come back?",
+    "How often must clients retry?",
     (
         Panel(
-            "How many are told to come back?",
+            "How many are told to retry later?",
             "Yields per second, beside the jobs that were started. Many yields for each job: too few slots, or "
-            "clients that do not wait as long as they were told.",
+            "clients that do not obey the retry hint.",
             "short",
             (
-                Query(rate("heptamini_yielded_total", HERE), "told to come back"),
+                Query(rate("heptamini_yielded_total", HERE), "told to retry"),
                 Query(rate("heptamini_executed_total", HERE), "started"),
             ),
         ),
         Panel(
             "How many connections are held, and refused?",
-            "Connections held now, and per second those beyond the most that are held, and those cut off because "
+            "Open connections, and per second those rejected because too many were open, and those closed because "
             "their peer did not read.",
             "short",
             (
@@ -110,9 +110,9 @@ YIELDS = Row(
             ),
         ),
         Panel(
-            "How much memory is promised?",
-            "Bytes that payloads and half lines have reserved. GOVERNOR_TOTAL_BYTES bounds it; beyond it a manifest "
-            "is told to come back.",
+            "How much memory is reserved?",
+            "Bytes reserved by payloads and incomplete lines. GOVERNOR_TOTAL_BYTES bounds it; beyond it a client is "
+            "told to retry later.",
             "bytes",
             (Query(f"sum (weir_governor_held_bytes{{{HERE}}})", "reserved"),),
         ),
@@ -122,6 +122,6 @@ YIELDS = Row(
 GOVERNOR = Dashboard(
     "weir-governor",
     "Weir: governor",
-    "Is the bound held, how do jobs end, and how often must clients come back?",
+    "Is the bound held, how do jobs end, and how often must clients retry?",
     (NOW, BOUND, YIELDS),
 )

@@ -38,7 +38,7 @@ NOW = Row(
         Panel(
             "Are promises kept?",
             "Of the admitted requests whose client stayed, the share that was answered in time. Near 100 % at any "
-            "load: what would be late should be rejected at admission.",
+            "load: a request that would be late should be rejected at admission.",
             "percentunit",
             (Query(share(rate("weir_requests_total", SERVED), PROMISES), "kept"),),
             kind="stat",
@@ -67,8 +67,8 @@ NOW = Row(
         ),
         Panel(
             "How full are the workers?",
-            "Places that the router holds at workers, as a share of the slots of the healthy ones. At 100 % requests "
-            "wait for their turn, which is what full means, and no fault.",
+            "Places that the router holds at workers, as a share of the slots of the healthy ones. At 100 % requests"
+            " are queued: the workers are full, which is not a fault.",
             "percentunit",
             (Query(share(HELD, SLOTS), "held"),),
             kind="stat",
@@ -78,8 +78,8 @@ NOW = Row(
         ),
         Panel(
             "How fast is the error budget used?",
-            "Of 100 promises 99 are to be kept over 30 days. 1 uses up just that budget; at 14.4 it is gone in two "
-            "days, and an alert says so. Over the last hour.",
+            "The objective is that 99 % of the promises are kept over 30 days. A burn rate of 1 uses up exactly that"
+            " budget; at 14.4 it is used up in two days, and an alert fires. Over the last hour.",
             "none",
             (Query('(job:weir_promises_broken:ratio_rate1h{job="router"} >= 0) / 0.01', "burn rate"),),
             kind="stat",
@@ -94,14 +94,14 @@ ON_TIME = Row(
     (
         Panel(
             "How long do served requests take?",
-            "From arrival to the end of the answer. Under a burst these lines should stay level, because admission "
-            "rejects what would raise them.",
+            "From arrival to the end of the answer. Under a burst these curves should stay level, because admission "
+            "rejects the requests that would raise them.",
             "s",
             quantiles("weir_request_seconds", SERVED),
         ),
         Panel(
             "When does the first token come?",
-            "From arrival to the first output of a worker, streamed answers only: the wait that people feel.",
+            "From arrival to the first output of a worker, for streamed answers: the wait that users notice.",
             "s",
             quantiles("weir_time_to_first_token_seconds", ROUTER),
         ),
@@ -114,8 +114,8 @@ ON_TIME = Row(
             stacked=True,
         ),
         Panel(
-            "Do requests wait as long as they were told?",
-            "The queue wait, and the wait predicted at admission, of requests that started. The lines should lie "
+            "Is the queue wait as predicted?",
+            "The queue wait, and the wait predicted at admission, of requests that started. The curves should lie "
             "together. Actual above predicted: too many are admitted.",
             "s",
             (
@@ -135,8 +135,8 @@ ON_TIME = Row(
         ),
         Panel(
             "Is the error budget being used up?",
-            "Share of promises broken, over windows from five minutes to three days, against the budget. A short "
-            "window far above: something has just begun. All above: it has gone on for days.",
+            "Share of promises broken, over windows from five minutes to three days, against the budget. Only a "
+            "short window far above: it has just begun. All above: it has lasted for days.",
             "percentunit",
             (
                 *(
@@ -161,8 +161,8 @@ REFUSED = Row(
         ),
         Panel(
             "What share is rejected at admission, and why?",
-            "Refusals at admission by reason, as a share of all decisions. These never held a place and cost nothing "
-            "but the answer.",
+            "Refusals at admission by reason, as a share of all decisions. These never held a place at a worker and "
+            "cost only their response.",
             "percentunit",
             (
                 Query(
@@ -177,7 +177,7 @@ REFUSED = Row(
         ),
         Panel(
             "Whose requests are refused?",
-            "Refusals at admission per second, by tenant. It should be those who ask for more than their share.",
+            "Refusals at admission per second, by tenant. It should be the tenants that exceed their share.",
             "reqps",
             (Query(rate("weir_admission_total", f"{ROUTER}, {TURNED_AWAY}", "tenant"), "{{tenant}}"),),
             stacked=True,
@@ -222,30 +222,30 @@ DEGRADED = Row(
     (
         Panel(
             "What is cut from answers?",
-            "Answers per second that lack something, by what was cut. Each said so in x-weir-degraded.",
+            "Answers per second that lack something, by what was cut. Each names it in x-weir-degraded.",
             "reqps",
             (Query(rate("weir_degradation_total", FRONT, "reason"), "{{reason}}"),),
             stacked=True,
         ),
         Panel(
             "At which level is each class?",
-            "The level of degradation by class: 0 is full quality. It rises while a class asks for more than it can "
-            "be given, and falls by itself.",
+            "The level of degradation by class: 0 is full quality. It rises while the load of a class exceeds its "
+            "capacity, and falls by itself.",
             "none",
             (Query('max by (class) (weir_degradation_level{job="router"})', "{{class}}"),),
             steps=True,
         ),
         Panel(
             "Is a mechanism switched off?",
-            "1 while admission, fairness and cancellation are on. Off is for experiments; an alert reminds of it.",
+            "1 while admission, fairness and cancellation are on. Off is for experiments; an alert reports it.",
             "none",
             (Query('min by (mechanism) (weir_mechanism_enabled{job="router"})', "{{mechanism}}"),),
             kind="state-timeline",
             values=((0, "off", RED), (1, "on", GREEN)),
         ),
         Panel(
-            "Which workers does the router trust?",
-            "A worker is up while it answers the router's probes and is not ejected. With none, all is refused.",
+            "Which workers are healthy for the router?",
+            "A worker is up while it answers the router's probes and is not ejected. Without any, all is rejected.",
             "none",
             (Query('min by (worker) (weir_worker_healthy{job="router"})', "{{worker}}"),),
             kind="state-timeline",
@@ -254,7 +254,7 @@ DEGRADED = Row(
         ),
         Panel(
             "Which stores answer?",
-            "PostgreSQL and Redis, as retrieval finds them. Without them answers go on, with less.",
+            "PostgreSQL and Redis, as retrieval finds them. Without them answers continue, degraded.",
             "none",
             (Query('min by (dependency) (weir_dependency_up{job="retrieval"})', "{{dependency}}"),),
             kind="state-timeline",

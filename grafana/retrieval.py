@@ -1,4 +1,4 @@
-"""Retrieval: does it keep its budget, and what stands in when it cannot?
+"""Retrieval: does it keep its budget, and which fallback is used when it cannot?
 
 The router's view (`job="router"`) is what requests felt; the service's own (`job="retrieval"`) says where time went.
 """
@@ -61,7 +61,7 @@ NOW = Row(
         ),
         Panel(
             "How many texts wait to be embedded?",
-            "The embedder's line. EMBED_QUEUE_SIZE bounds it; what is beyond it goes without.",
+            "The embedder's queue. EMBED_QUEUE_SIZE bounds it; texts beyond it are not embedded.",
             "short",
             (Query(f"max (weir_embed_queue_depth{{{SERVICE}}})", "texts"),),
             kind="stat",
@@ -84,8 +84,8 @@ BUDGET = Row(
     (
         Panel(
             "Where do passages come from?",
-            "Retrievals per second by source, as the router saw them. stale: an old entry stood in; none: it was late "
-            "or down.",
+            "Retrievals per second by source, as the router saw them. stale: an expired entry was used; none: "
+            "retrieval was late or down.",
             "reqps",
             (Query(rate("weir_retrieval_seconds_count", FRONT, "source"), "{{source}}"),),
             stacked=True,
@@ -99,7 +99,7 @@ BUDGET = Row(
         ),
         Panel(
             "Why was there no fresh result?",
-            "Retrievals per second that fell short, by reason: the budget was spent, the database down or busy, the "
+            "Retrievals without a fresh result per second, by reason: budget spent, the database down or busy, the "
             "embedder full.",
             "reqps",
             (Query(rate("weir_retrieval_shortfalls_total", SERVICE, "reason"), "{{reason}}"),),
@@ -120,7 +120,7 @@ TIME = Row(
         ),
         Panel(
             "How long does embedding take?",
-            "One pass of the embedder, whatever number of texts it takes.",
+            "One pass of the embedder, for any number of texts.",
             "s",
             quantiles("weir_embed_seconds", SERVICE),
         ),
@@ -140,9 +140,9 @@ CACHE = Row(
     "What does the cache do?",
     (
         Panel(
-            "What do look-ups find?",
+            "What do cache look-ups find?",
             "Look-ups of the exact cache per second. stale: found, but too old, and kept as a fallback; error: Redis "
-            "was slow or down; skipped: it was so a moment ago.",
+            "was slow or down; skipped: it was so shortly before.",
             "reqps",
             (
                 Query(
@@ -153,8 +153,8 @@ CACHE = Row(
             stacked=True,
         ),
         Panel(
-            "Does a fallback help when a search falls short?",
-            "Shortfalls per second that found something kept (hit) or nothing (miss).",
+            "Does a fallback help when a search gives no fresh result?",
+            "Searches per second without a fresh result that found an expired entry (hit) or nothing (miss).",
             "reqps",
             (Query(rate("weir_cache_total", f'{SERVICE}, cache="stale"', "result"), "{{result}}"),),
             stacked=True,
@@ -179,8 +179,8 @@ STORES = Row(
     (
         Panel(
             "Do they answer?",
-            "PostgreSQL and Redis, as retrieval finds them. Without PostgreSQL there are kept passages or none; "
-            "without Redis every question is searched for.",
+            "PostgreSQL and Redis, as retrieval finds them. Without PostgreSQL there are cached passages or none; "
+            "without Redis every question needs a search.",
             "none",
             (Query(f"min by (dependency) (weir_dependency_up{{{SERVICE}}})", "{{dependency}}"),),
             kind="state-timeline",
@@ -197,7 +197,7 @@ STORES = Row(
         ),
         Panel(
             "How many questions share a search?",
-            "Retrievals per second that joined the run of an equal one instead of searching again.",
+            "Retrievals per second that joined the run of an identical one instead of searching again.",
             "reqps",
             (Query(rate("weir_retrieval_coalesced_total", SERVICE), "joined"),),
         ),
@@ -205,7 +205,7 @@ STORES = Row(
 )
 
 EXPORTED = Row(
-    "What do the stores say of themselves? (in containers)",
+    "What do the stores report themselves? (in containers)",
     (
         Panel(
             "Do their exporters reach them?",
@@ -266,6 +266,6 @@ EXPORTED = Row(
 RETRIEVAL = Dashboard(
     "weir-retrieval",
     "Weir: retrieval",
-    "Does retrieval keep its budget, and what stands in when it cannot?",
+    "Does retrieval keep its budget, and which fallback is used when it cannot?",
     (NOW, BUDGET, TIME, CACHE, STORES, EXPORTED),
 )

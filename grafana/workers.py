@@ -95,7 +95,7 @@ SLOTS = Row(
         Panel(
             "How much does the router hold at each?",
             "Places in the router's ledger. It should agree with what the worker runs: more here means that the "
-            "worker has lost some, more there that somebody else uses it.",
+            "worker has lost some, more there that another client uses it.",
             "short",
             (
                 Query(f"weir_worker_inflight{{{FRONT}}}", "{{worker}}"),
@@ -104,15 +104,15 @@ SLOTS = Row(
         ),
         Panel(
             "How much work is outstanding at each?",
-            "Token-equivalents by which the router chooses: the next request goes where the least is. Lines far apart "
-            "mean that one is slower.",
+            "Token-equivalents by which the router chooses: the next request goes to the worker with the least. "
+            "Curves far apart mean that one is slower.",
             "short",
             (Query(f"weir_worker_work_tokens{{{FRONT}}}", "{{worker}}"),),
         ),
         Panel(
             "How many wait for a slot at a worker?",
-            "Requests in each worker's own bounded line. The router sends no more than the slots hold, so this is "
-            "near 0 unless somebody else uses the worker.",
+            "Requests in each worker's own bounded queue. The router sends no more than the slots hold, so this is "
+            "near 0 unless another client uses the worker.",
             "short",
             (Query(f"weir_worker_queue_depth{{{WORKER}}}", "{{instance}}"),),
         ),
@@ -154,8 +154,8 @@ BATCHES = Row(
         ),
         Panel(
             "How many tokens are made and read?",
-            "Tokens of answers that were made, and of prompts that were read, per second. Reading takes time from "
-            "making: many new prompts slow the answers that run.",
+            "Tokens of answers that were made, and of prompts that were read, per second. Prefill takes time from "
+            "decoding: many new prompts slow the running answers.",
             "short",
             (Query(MADE, "made"), Query(rate("weir_worker_prefill_tokens_total", WORKER), "read")),
         ),
@@ -182,8 +182,8 @@ WASTE = Row(
         ),
         Panel(
             "How do requests end at workers?",
-            "Requests per second by outcome, as the workers count them: a retried request is two here, and a refused "
-            "one never came.",
+            "Requests per second by outcome, as the workers count them: a retried request counts twice here, and one"
+            " rejected by the router not at all.",
             "reqps",
             (Query(rate("weir_worker_requests_total", WORKER, "outcome") + " > 0", "{{outcome}}"),),
             stacked=True,
@@ -192,7 +192,7 @@ WASTE = Row(
 )
 
 TRUST = Row(
-    "Does the router trust them?",
+    "Are they healthy for the router?",
     (
         Panel(
             "Which workers are up?",
@@ -212,7 +212,7 @@ TRUST = Row(
         ),
         Panel(
             "How often is an engine replaced?",
-            "Engines that died or stood still, in the last ten minutes, by worker. Anything above 0 has a line in the "
+            "Engines that ended or stalled, in the last ten minutes, by worker. Anything above 0 has a line in the "
             "worker's log, and an alert.",
             "short",
             (Query(f"increase(weir_worker_engine_restarts_total{{{WORKER}}}[10m])", "{{instance}}"),),
@@ -237,7 +237,7 @@ TRUST = Row(
 WORKERS = Dashboard(
     "weir-workers",
     "Weir: workers and batching",
-    "Are the slots used, do sequences share steps, and is the work for somebody?",
+    "Are the slots used, do sequences share steps, and does the work reach clients?",
     (NOW, SLOTS, BATCHES, WASTE, TRUST),
     (INSTANCE,),
 )

@@ -32,7 +32,7 @@ app.add_typer(governor, name="governor")
 
 @app.command()
 def up() -> None:
-    """Start the whole stack here, from the database to the router and the storm bench. Ctrl-C stops it."""
+    """Start the whole stack, from the database to the router and the storm bench. Ctrl-C stops it."""
     from services.cli.up import up as run
 
     raise typer.Exit(run(_settings(), _console()))
@@ -109,7 +109,7 @@ def simulate(context: typer.Context) -> None:
 
 @app.command(context_settings=PASSED_ON)
 def storm(context: typer.Context) -> None:
-    """Start real load through the router of the stack that runs here, and watch it. See --help."""
+    """Start real load through the router of the running stack, and watch it. See --help."""
     from services.cli.testbed import storm as run
 
     run(_settings(), context.args)
@@ -117,7 +117,7 @@ def storm(context: typer.Context) -> None:
 
 @keys.command()
 def new(tenant: Annotated[str, typer.Option(help="Tenant that the key is for.")] = "") -> None:
-    """Make a key: it is shown once, with the line for the tenants file."""
+    """Create a key. It is shown once, with the line for the tenants file."""
     from services.cli.keys import name_fault
     from services.cli.keys import new as make
 
@@ -155,7 +155,7 @@ def calibrate_worker(context: typer.Context) -> None:
 
 @governor.command(name="send", context_settings=PASSED_ON)
 def send_to_governor(context: typer.Context) -> None:
-    """Send a FILE as a job, retrying when told to. Exit status 0: done, 2: aborted, 1: other. See --help."""
+    """Send a FILE as a job, and retry when asked. Exit status 0: done, 2: aborted, 1: other. See --help."""
     from services.cli.governor import send
 
     send(_settings(), context.args)
@@ -163,7 +163,7 @@ def send_to_governor(context: typer.Context) -> None:
 
 @governor.command(name="ping", context_settings=PASSED_ON)
 def ping_governor(context: typer.Context) -> None:
-    """Ask whether a slot is free. Exit status 0: yes, 2: no, 1: no answer. See --help."""
+    """Check whether a slot is free. Exit status 0: yes, 2: no, 1: no answer. See --help."""
     from services.cli.governor import send
 
     send(_settings(), ["--ping", *context.args])
@@ -171,7 +171,7 @@ def ping_governor(context: typer.Context) -> None:
 
 @governor.command(name="run")
 def run_governor() -> None:
-    """Run a governor alone, with settings from the environment. It posts to the router here by default."""
+    """Run a governor alone, with settings from the environment. It posts to the local router by default."""
     from services.cli.governor import run
 
     run(_settings())

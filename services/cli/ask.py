@@ -93,7 +93,7 @@ def ask(question: Question, router_url: str, console: Console) -> int:
     except httpx2.HTTPError as error:
         raise LabError(f"{router_url} was lost while it answered: {plain(str(error))}.") from error
     except msgspec.DecodeError as error:
-        raise LabError(f"What answers at {router_url} is no Weir router: {plain(str(error))}.") from error
+        raise LabError(f"The server at {router_url} is not a Weir router: {plain(str(error))}.") from error
 
 
 def events(pieces: Iterator[bytes]) -> Iterator[SseEvent]:
@@ -123,7 +123,7 @@ def follow(console: Console, stream: Iterator[SseEvent]) -> int:
                 live.stop()
                 console.print(sources(msgspec.json.decode(event.data, type=AskReply)))
                 return 0
-    raise LabError("The answer ended in the middle: the router or its worker has gone.")
+    raise LabError("The answer is incomplete: the router or its worker was lost.")
 
 
 def show(console: Console, reply: AskReply) -> int:

@@ -82,7 +82,7 @@ def engine(missing: Sequence[str], versions: Sequence[str], found: Sequence[str]
     packages = Finding("engine", FindingLevel.OK, ", ".join(versions))
     seen = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(found)) or "no CUDA device: the processor"
     if "cuda" in device and not found:
-        remedy = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto uses what is there"
+        remedy = f"DEVICE={device}: check the driver and torch's CUDA build; DEVICE=auto uses what is available"
         return [packages, Finding("device", FindingLevel.FAIL, seen, remedy)]
     return [packages, Finding("device", FindingLevel.OK, seen)]
 
@@ -130,7 +130,7 @@ def ports(conflicts: Sequence[Port], expected: int, *, stack_runs: bool) -> list
 def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
     """`found`: name -> (the setting that replaces it, whether its program is installed)."""
     absent = [
-        Finding(name, FindingLevel.FAIL, "no embedded one for this platform", f"install one and set {setting}")
+        Finding(name, FindingLevel.FAIL, "not available for this platform", f"install one and set {setting}")
         for name, (setting, there) in found.items()
         if not there
     ]
@@ -144,7 +144,10 @@ async def database(url: str, model: str = "") -> list[Finding]:
     except (OSError, TimeoutError, asyncpg.PostgresError, ValueError) as error:
         return [
             Finding(
-                "database", FindingLevel.FAIL, f"{type(error).__name__}: {error}", "is POSTGRES_URL right, is it up?"
+                "database",
+                FindingLevel.FAIL,
+                f"{type(error).__name__}: {error}",
+                "check POSTGRES_URL and that the server is running",
             )
         ]
     try:
@@ -185,10 +188,10 @@ def pgvector(extension: Mapping[str, str | None] | None) -> Finding:
 async def corpus(connection: Any, tables: set[str], model: str) -> Finding:
     """By the database's own counters: row security hides other tenants' rows even from the tables' owner."""
     if not {"documents", "chunks"} <= tables:
-        return Finding("corpus", FindingLevel.WARN, "no tables yet", "start retrieval once: it makes them")
+        return Finding("corpus", FindingLevel.WARN, "no tables yet", "start retrieval once: it creates them")
     if await connection.fetchval("SELECT to_regprocedure('weir_embedded()')") is None:
         return Finding(
-            "corpus", FindingLevel.WARN, "tables of an older version", "start retrieval once: it changes them"
+            "corpus", FindingLevel.WARN, "tables of an older version", "start retrieval once: it migrates them"
         )
     tenants, chunks = await connection.fetchrow(HELD)
     if not chunks:
@@ -225,14 +228,19 @@ async def cache(url: str) -> Finding:
     try:
         body = {**await client.info("server"), **await client.info("memory")}
     except (RedisError, OSError, ValueError) as error:
-        remedy = "answers go on without a cache; is REDIS_URL right, is it up?"
+        remedy = "answers continue without a cache; check REDIS_URL and that the server is running"
         return Finding("cache", FindingLevel.WARN, f"{type(error).__name__}: {error}", remedy)
     finally:
         await client.aclose()
     name = f"Valkey {body['valkey_version']}" if "valkey_version" in body else f"Redis {body['redis_version']}"
     seen = f"{name}, {body['used_memory_human']} used, {body.get('maxmemory_policy')}"
     if not body.get("maxmemory"):
-        return Finding("cache", FindingLevel.WARN, seen, "set maxmemory and an eviction policy: it grows without bound")
+        return Finding(
+            "cache",
+            FindingLevel.WARN,
+            seen,
+            "set maxmemory and an eviction policy: without them memory grows without bound",
+        )
     return Finding("cache", FindingLevel.OK, seen)
 
 
@@ -249,14 +257,20 @@ async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: 
         )
     except ValueError:
         return Finding(
-            name, FindingLevel.FAIL, f"{url} is something else", "another program holds this port: move ours"
+            name,
+            FindingLevel.FAIL,
+            f"{url}: another program answers",
+            "another program uses this port: choose another port for Weir",
         )
     lacks = body.get("degraded") if isinstance(body, dict) else None
     if reply.status_code != 200:
         return Finding(name, FindingLevel.FAIL, f"{url}: not ready: {reply.text[:120]}", "see its log")
     if lacks:
         return Finding(
-            name, FindingLevel.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "restore what it lacks"
+            name,
+            FindingLevel.WARN,
+            f"{url}: degraded, without {', '.join(map(str, lacks))}",
+            "restore the missing dependency",
         )
     return Finding(name, FindingLevel.OK, url)
 
@@ -286,7 +300,7 @@ async def worker(
     if answer_s <= usual.within_s:
         return Finding(name, FindingLevel.OK, seen)
     slow = f"an answer of {usual.tokens} tokens takes {answer_s:.0f} s, and {usual.within_s:.0f} s are planned for it"
-    remedy = "it is refused or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
+    remedy = "it is rejected or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
     return Finding(name, FindingLevel.WARN, f"{seen}; {slow}", remedy)
 
 
@@ -303,6 +317,6 @@ async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:
     if reply.status_code != 200:
         message = body.get("error", {}).get("message", reply.text[:120])
         level = FindingLevel.WARN if reply.status_code == 429 else FindingLevel.FAIL
-        return Finding("an answer", level, f"refused: {message}", "is it overloaded? see `weir status`")
+        return Finding("an answer", level, f"rejected: {message}", "check the load with `weir status`")
     seen = f"{body['served_ms']:.0f} ms, {body['source']}, retrieval: {body['retrieval_source']}"
     return Finding("an answer", FindingLevel.OK if body["source"] == "tier1" else FindingLevel.WARN, seen)

@@ -51,7 +51,7 @@ class Child:
 
     def spawn(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("spawn from the main thread: a child dies with the thread that forked it")
+            raise RuntimeError("spawn from the main thread: a child ends with the thread that forked it")
         rotate(self.log)
         command = [*self.identity.prefix, *self.argv]
         try:

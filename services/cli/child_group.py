@@ -50,7 +50,7 @@ class ChildGroup:
         elif not watched.lost and (code := watched.child.poll()) is not None:
             watched.lost = True
             self.on_lost(
-                f"{watched.child.name} ended ({describe_exit(code)}), and the others go on: {watched.child.log}"
+                f"{watched.child.name} ended ({describe_exit(code)}); the other processes continue: {watched.child.log}"
             )
 
     async def stop(self) -> list[str]:

@@ -22,38 +22,58 @@ TOKEN_FILE = "internal-token"
 class LabSettings(ServiceSettings):
     """What `weir up` starts and where. All other settings pass from the environment and .env to the services."""
 
-    router_port: int = Field(8000, ge=1, le=HIGHEST_PORT, description="port of the router; its metrics 1000 above")
-    retrieval_port: int = Field(8001, ge=1, le=HIGHEST_PORT, description="port of retrieval; its metrics 1000 above")
+    router_port: int = Field(
+        8000, ge=1, le=HIGHEST_PORT, description="port of the router; its metrics port is 1000 higher"
+    )
+    retrieval_port: int = Field(
+        8001, ge=1, le=HIGHEST_PORT, description="port of retrieval; its metrics port is 1000 higher"
+    )
     governor_port: int = Field(
-        7777, ge=1, le=65535 - GOVERNOR_METRICS_OFFSET, description="port of the governor; its metrics 1230 above"
+        7777,
+        ge=1,
+        le=65535 - GOVERNOR_METRICS_OFFSET,
+        description="port of the governor; its metrics port is 1230 higher",
     )
     storm_port: int = Field(
-        8090, ge=1, le=65535 - STORM_METRICS_OFFSET, description="port of the storm bench; its metrics 918 above"
+        8090,
+        ge=1,
+        le=65535 - STORM_METRICS_OFFSET,
+        description="port of the storm bench; its metrics port is 918 higher",
     )
     governor_tokens: SecretStr = Field(
-        SecretStr(""), description="tokens of the governor's clients; with them it listens on HOST, as the router does"
+        SecretStr(""), description="tokens of the governor's clients; if set, the governor listens on HOST"
     )
-    governor_upstream_url: str = Field("", description="where its payloads are posted; empty for this stack's router")
+    governor_upstream_url: str = Field(
+        "", description="URL that its payloads are posted to; empty for this stack's router"
+    )
     worker_port: int = Field(8010, ge=1, le=HIGHEST_PORT, description="port of the first worker; the others follow")
     workers_count: int = Field(2, ge=1, le=64, description="workers to start")
     engine: Literal["simulated", "torch"] = Field("simulated", description="what computes the workers' answers")
-    model_id: str = Field("tiny", min_length=1, description="the model that they load, where the engine is torch")
-    device: str = Field("auto", min_length=1, description="device of each worker; several with commas, taken in turn")
+    model_id: str = Field("tiny", min_length=1, description="model of the torch engine")
+    device: str = Field(
+        "auto", min_length=1, description="device of each worker; several, separated by commas, are used in turn"
+    )
     model_cache_dir: str = Field("", description="folder of fetched models; empty for one in the data folder")
     engine_start_s: float = Field(600.0, gt=0, le=36_000, description="seconds a model may take to load")
-    default_slo_ms: float = Field(30_000, gt=0, le=600_000, description="deadline of a request that names none, ms")
-    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens where the client names none")
-    admission_safety_margin: float = Field(0.8, gt=0, le=1, description="share of a deadline that may be planned with")
-    workers: str = Field("", description="comma-separated addresses of workers of yours; then none is started")
-    tenants_file: Path | None = Field(None, description="tenants and their keys; with one there is no storm bench")
-    workers_file: Path | None = Field(None, description="YAML list of workers of yours; then none is started")
+    default_slo_ms: float = Field(
+        30_000, gt=0, le=600_000, description="deadline of a request that sets none, milliseconds"
+    )
+    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens of a request that sets none")
+    admission_safety_margin: float = Field(
+        0.8, gt=0, le=1, description="share of a deadline into which the predicted wait and service must fit"
+    )
+    workers: str = Field("", description="addresses of your own workers, separated by commas; if set, none is started")
+    tenants_file: Path | None = Field(
+        None, description="YAML file of tenants and hashes of their keys; if set, there is no storm bench"
+    )
+    workers_file: Path | None = Field(None, description="YAML file of your own workers; if set, none is started")
     data_dir: Path = Field(Path(".weir"), description="folder of the embedded database, the logs and the pid file")
-    seed_corpus: str = Field("docs", description="folder that `weir up` ingests first; `none` for no corpus")
-    seed_tenant: str = Field("demo", min_length=1, max_length=128, description="tenant whom that corpus belongs to")
+    seed_corpus: str = Field("docs", description="folder that `weir up` ingests at the start; `none` for no corpus")
+    seed_tenant: str = Field("demo", min_length=1, max_length=128, description="tenant of that corpus")
     embedded_postgres_port: int = Field(8432, ge=1, le=65535, description="port of the embedded PostgreSQL")
     embedded_redis_port: int = Field(8379, ge=1, le=65535, description="port of the embedded Valkey")
-    postgres_url: str = Field("", description="a PostgreSQL of yours; then none is embedded")
-    redis_url: str = Field("", description="a Redis or Valkey of yours; then none is embedded")
+    postgres_url: str = Field("", description="your own PostgreSQL; if set, none is embedded")
+    redis_url: str = Field("", description="your own Redis or Valkey; if set, none is embedded")
 
     @property
     def folder(self) -> Path:

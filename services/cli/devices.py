@@ -67,10 +67,10 @@ def ask() -> list[Device]:
         )
         return [Device(name, memory) for name, memory in json.loads(done.stdout)]
     except subprocess.TimeoutExpired:
-        raise LabError(f"torch does not say within {ANSWER_WITHIN_S:.0f} s which devices there are.") from None
+        raise LabError(f"torch did not list its devices within {ANSWER_WITHIN_S:.0f} s.") from None
     except (ValueError, TypeError):
         why = tuple(done.stderr.splitlines()[-4:])
-        raise LabError("torch cannot say which devices there are; `make torch` installs it.", notes=why) from None
+        raise LabError("torch cannot list its devices; `make torch` installs it.", notes=why) from None
 
 
 async def placed(settings: LabSettings) -> list[str]:
@@ -87,7 +87,9 @@ def names(device: str) -> list[str]:
     named = [name.strip() for name in device.split(",")]
     for name in named:
         if not ONE.fullmatch(name):
-            raise LabError(f"DEVICE={device}: {name!r} is none of auto, cpu, cuda, cuda:0; several stand with commas.")
+            raise LabError(
+                f"DEVICE={device}: {name!r} is none of auto, cpu, cuda, cuda:0; separate several with commas."
+            )
     return named
 
 

@@ -76,7 +76,7 @@ async def stores(settings: LabSettings) -> list[Finding]:
     stack = running_stack(settings.folder)
     postgres_url = settings.postgres_url or (stack.postgres_url if stack else "")
     redis_url = settings.redis_url or (stack.redis_url if stack else "")
-    away = "embedded, and nothing runs here"
+    away = "embedded, and no stack runs here"
     async with httpx2.AsyncClient(timeout=checks.WITHIN_S, trust_env=False) as client:
         model = await checks.embedder(client, settings.retrieval_url)
     return [

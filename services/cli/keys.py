@@ -16,7 +16,7 @@ def name_fault(tenant: str) -> str | None:
     """What is wrong with a tenant's name; None for nothing."""
     if not TENANT.fullmatch(tenant):
         return "a tenant is 1 to 64 letters, digits, dots, dashes or underscores"
-    return f"{RESERVED} is reserved: it is where unknown tenants are counted" if tenant == RESERVED else None
+    return f"{RESERVED} is reserved: unknown tenants are counted under it" if tenant == RESERVED else None
 
 
 def new(console: Console, tenant: str) -> None:
@@ -27,7 +27,7 @@ def new(console: Console, tenant: str) -> None:
     text = (
         f"The key{of_tenant}, shown this once and stored nowhere:\n\n    {key}\n\n"
         "Only its hash belongs in TENANTS_FILE, under `tenants:`\n\n" + "\n".join(lines) + "\n\n"
-        "Then `kill -HUP` the router: it reads the file again, and keeps the old one if there is a fault in it.\n"
-        "To replace a key, let both hashes stand in `keys` until its owner has changed over: two are allowed."
+        "Then `kill -HUP` the router: it reloads the file, and keeps the old one if the new one has a fault.\n"
+        "To replace a key, list both hashes in `keys` until its owner uses the new key: two are allowed."
     )
     console.print(text, markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ MODULE = "services.retrieval.ingest"
 FINISHED = "finished"
 READ_EVERY_S = 0.05
 NO_CORPUS = "none"
-CHANGES = {"added": "added", "updated": "updated", "completed": "embedded anew", "removed": "removed"}
+CHANGES = {"added": "added", "updated": "updated", "completed": "embedded again", "removed": "removed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Supervisor:
         self._show_if_open("Stopping (Ctrl-C again: at once) ...")
         killed = await self.child_group.stop()
         if killed:
-            self._show_if_open(f"These did not stop when asked and were killed: {', '.join(killed)}.")
+            self._show_if_open(f"These did not stop in time and were killed: {', '.join(killed)}.")
         self._show_if_open(f"Stopped in {loop.time() - began_s:.1f} s. Nothing is left running.")
 
     def _show_if_open(self, words: str) -> None:

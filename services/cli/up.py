@@ -54,7 +54,7 @@ def refuse_taken_ports(settings: LabSettings) -> None:
     """Raises LabError that names every conflict, before anything is started."""
     if clashes := parts.clashes(settings):
         raise LabError(
-            "Two parts would share a port (metrics listen 1000 above, the governor's 1230, the storm bench's 918).",
+            "Two parts would share a port (metrics ports are 1000 higher, the governor's 1230, the storm bench's 918).",
             notes=tuple(clashes),
         )
     refuse_taken(parts.ports(settings), another_way)

@@ -140,7 +140,7 @@ class EmbeddedValkey:
             with connection.makefile("rb") as replies:
                 welcome, answer = replies.readline().strip(), replies.readline().strip()
         if welcome != b"+OK":
-            raise LabError(f"Port {self.port} is held by another server, which says {welcome.decode()!r}.")
+            raise LabError(f"Port {self.port} is in use by another server, which answers {welcome.decode()!r}.")
         return answer.decode()
 
     def _answers(self) -> bool:

@@ -26,11 +26,15 @@ def addresses(settings: LabSettings) -> RenderableType:
     url = settings.router_url
     metrics = f"http://{settings.reach}:{settings.router_port + METRICS_OFFSET}/metrics"
     return _lines(
-        ("console", f"{url}/console", "watch it work, and start a storm; with TENANTS_FILE it is beside the metrics"),
+        (
+            "console",
+            f"{url}/console",
+            "watch requests live, and start a storm; with TENANTS_FILE it is on the metrics listener",
+        ),
         ("router", f"{url}", "POST /ask"),
-        ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
+        ("openai", f"{url}/v1", "base_url of any OpenAI client; without TENANTS_FILE any key works"),
         ("API", f"{url}/docs", "every route"),
-        ("governor", settings.governor_address, "a hard cap over TCP: weir governor send FILE"),
+        ("governor", settings.governor_address, "a concurrency limit over TCP: weir governor send FILE"),
         ("metrics", metrics, f"Prometheus text, for {_allowed(settings)}"),
         ("logs", str(_short(settings.folder / "logs")), "one file per part"),
     )

@@ -142,7 +142,7 @@ class Fanout:
         try:
             self._newest = newest = event("frame", self._picture())
         except Exception as error:  # a fault in the frame's code ends the streams, and nothing else
-            self._log.error("the console's picture could not be made", traceback=place_of(error))
+            self._log.error("the console's picture could not be built", traceback=place_of(error))
             self.close()
             return
         self.pictures += 1
@@ -159,7 +159,7 @@ class Fanout:
 def _too_many(max_viewers: int) -> WeirError:
     return WeirError(
         Outcome.YIELD,
-        f"{max_viewers} viewers look at this console already; close one of them, or come back later",
+        f"{max_viewers} viewers watch this console already; close one of them, or try again later",
         status=503,
         code="too_many_viewers",
         details=Details(retry_hint_ms=FULL_HINT_MS),

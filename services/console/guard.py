@@ -30,11 +30,13 @@ def check_write(exchange: Exchange) -> None:
     """Raises BadInput, 403, for a write without the header, from another site or under another host name."""
     host, origin = exchange.header(b"host"), exchange.header(b"origin")
     if exchange.header(HEADER) != b"1":
-        raise _forbidden("what changes something needs the header `x-weir-console: 1`")
+        raise _forbidden("requests that change something need the header `x-weir-console: 1`")
     if origin is not None and not is_own_origin(origin, host):
-        raise _forbidden("another site's page may not do this")
+        raise _forbidden("cross-origin request rejected")
     if not is_fixed(host):
-        raise _forbidden("what changes something is taken at an address or localhost only, not under this name")
+        raise _forbidden(
+            "requests that change something are accepted at an IP address or localhost only, not under this host name"
+        )
 
 
 def _forbidden(message: str) -> BadInput:

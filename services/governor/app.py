@@ -6,7 +6,7 @@ from random import Random
 from urllib.parse import urlsplit
 
 from services.governor.backends import Backend, HttpBackend, StubBackend
-from services.governor.config import GovernorSettings
+from services.governor.config import GovernorSettings, deprecated
 from services.governor.gate import Gate, GovernorLimits
 from services.governor.metrics import GovernorMetrics
 from services.governor.server import GovernorServer, ServerLimits
@@ -35,6 +35,8 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
     `rng` drives every random choice, ids included; by default the operating system seeds a generator and makes the ids.
     """
     log = log or Log(NAME, settings.log_level)
+    for old, new in deprecated().items():
+        log.warning("deprecated setting: the next release does not read it", setting=old, replacement=new)
     registry = new_registry()
     metrics = GovernorMetrics(registry)
     tracer = tracer_of(settings, NAME, NAME, registry, log, rng)
@@ -47,7 +49,7 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
     )
     limits = ServerLimits(
         write_s=settings.write_stall_s,
-        keepalive_every_s=settings.governor_word_every_s,
+        keepalive_every_s=settings.governor_keepalive_s,
         connections=max_connections(settings),
         source_share=settings.max_source_share,
     )

@@ -97,7 +97,7 @@ class Client:
             if reply["status"] in ("done", "abort"):
                 return reply
             if not (self._yields and reply.get("need_code") == "chunk_expected_index"):
-                raise SendFailed(f"the governor wants something else: {reply.get('need_code', reply['status'])}")
+                raise SendFailed(f"unexpected reply from the governor: {reply.get('need_code', reply['status'])}")
 
     async def _once(self, payload: bytes, chunk_bytes: int, content_type: str) -> Reply:
         reply: Reply = {}
@@ -121,9 +121,9 @@ class Client:
 
     async def _wait(self, seconds: float) -> None:
         if self._yields > self._effort.retries:
-            raise SendFailed(f"told to come back {self._yields} times: --max-retries allows {self._effort.retries}")
+            raise SendFailed(f"deferred {self._yields} times: --max-retries allows {self._effort.retries}")
         if self._give_up_at is not None and self._now() + seconds >= self._give_up_at:
-            raise SendFailed("the deadline would pass before it is time to come back")
+            raise SendFailed("the deadline would pass before the next retry")
         await asyncio.sleep(seconds)
 
     async def _ask(self, **fields: Any) -> Reply:
@@ -170,7 +170,7 @@ def _read(line: bytes) -> Reply:
             return {"status": "", **reply}
     except (ValueError, KeyError):
         pass
-    raise SendFailed("this is not a governor: it sent something that is no reply")
+    raise SendFailed("this is not a governor: it sent an invalid reply")
 
 
 def _frames(payload: bytes, chunk_bytes: int, content_type: str) -> Iterator[Reply]:

@@ -21,11 +21,15 @@ class _OriginalMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         status = self._gate.status
-        yield GaugeMetricFamily("heptamini_backend_inflight", "jobs that run", status.inflight)
-        yield GaugeMetricFamily("heptamini_backend_cap", "jobs that may run at once", status.cap)
-        yield GaugeMetricFamily("heptamini_server_health", "1: a slot is free, and it does not leave", status.health)
-        yield CounterMetricFamily("heptamini_executed", "jobs that were started", status.executed_total)
-        yield CounterMetricFamily("heptamini_yielded", "times a client was told to come back", status.yielded_total)
+        yield GaugeMetricFamily("heptamini_backend_inflight", "running jobs", status.inflight)
+        yield GaugeMetricFamily("heptamini_backend_cap", "largest number of running jobs", status.cap)
+        yield GaugeMetricFamily(
+            "heptamini_server_health", "1 while a slot is free and the governor is not draining", status.health
+        )
+        yield CounterMetricFamily("heptamini_executed", "started jobs", status.executed_total)
+        yield CounterMetricFamily(
+            "heptamini_yielded", "replies that told a client to retry later", status.yielded_total
+        )
 
 
 class GovernorMetrics:
@@ -33,17 +37,17 @@ class GovernorMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        jobs = Counter("weir_governor_jobs", "jobs that had a slot, by how they ended", ["outcome"], registry=registry)
+        jobs = Counter("weir_governor_jobs", "jobs that had a slot, by outcome", ["outcome"], registry=registry)
         self._jobs = {ended: jobs.labels(ended.value) for ended in Ended}
         self._seconds = Histogram(
-            "weir_governor_job_seconds", "how long jobs kept their slot", buckets=SECONDS_BUCKETS, registry=registry
+            "weir_governor_job_seconds", "time that jobs held their slot", buckets=SECONDS_BUCKETS, registry=registry
         )
         self.refused_connections = Counter(
-            "weir_governor_connections_refused", "connections beyond the most that are held", registry=registry
+            "weir_governor_connections_refused", "connections rejected because too many were open", registry=registry
         )
         self.unread = Counter(
             "weir_governor_slow_readers",
-            "connections that were cut off because their peer did not read",
+            "connections closed because their peer did not read",
             registry=registry,
         )
 
@@ -55,15 +59,15 @@ class GovernorMetrics:
     def watch(self, gate: Gate, connections: Callable[[], int]) -> None:
         self._registry.register(_OriginalMetrics(gate))
         for name, help_text, read in (
-            ("weir_governor_connections", "connections that are held", connections),
+            ("weir_governor_connections", "open connections", connections),
             (
                 "weir_governor_deferred_clients",
-                "clients that were told to come back and are not back",
+                "clients that were told to retry later and have not yet returned",
                 lambda: gate.waiting,
             ),
             (
                 "weir_governor_held_bytes",
-                "bytes that payloads, names, half lines and unread replies have reserved",
+                "bytes reserved by payloads, names, incomplete lines and unread replies",
                 lambda: gate.held_bytes,
             ),
         ):

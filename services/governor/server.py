@@ -232,7 +232,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._server.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._server.log.error("a job's end could not be told", traceback=place_of(error))
+            self._server.log.error("the result of a job could not be sent", traceback=place_of(error))
             self.abort()
 
     async def _run(self, work: Work) -> None:
@@ -258,7 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:  # the client left, or the governor shuts down; the task ends here
             return Result(Ended.CANCELLED)
         except Exception as error:  # a bug in the backend must not cost the client its reply
-            self._server.log.error("the backend failed", fault=repr(error))
+            self._server.log.error("the backend failed", error=repr(error))
             return Result(Ended.FAILED)
 
     def _send_keepalive(self) -> None:

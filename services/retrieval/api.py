@@ -91,7 +91,7 @@ class RetrievalApi:
 def refuse_while_loading(embedder: QueuedEmbedder) -> None:
     """Raises Refused until the embedder is warm."""
     if not embedder.warm:
-        raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        raise Refused(Outcome.NO_CAPACITY, "the embedder is still loading", reason="warming")
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def embedder_refusals(embedder: QueuedEmbedder) -> Iterator[None]:
     except EmbedderFull as full:
         raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=embedder.waiting) from None
     except EmbedderFailed:
-        message = "the embedder failed and is started again"
+        message = "the embedder failed and is restarting"
         raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
 

@@ -81,7 +81,7 @@ def build(
                 suspicions.append(", ".join(await powers(session.connection)))
                 if suspicions[0]:
                     remedy = "python -m services.retrieval.migrate"
-                    log.warning("POSTGRES_URL names a user that may do too much", user=suspicions[0], mend=remedy)
+                    log.warning("the user of POSTGRES_URL has excessive privileges", user=suspicions[0], remedy=remedy)
             await warming.warm(session)
         except BaseException:
             session.terminate()
@@ -128,7 +128,7 @@ def build(
         await embedder.start()
         if embedder.confined:  # as is the process that parses documents
             lacking = [name for name in EVERYTHING if name not in embedder.confined]
-            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
+            log.info("child processes are sandboxed", held=list(embedder.confined), lacking=lacking)
         await compatibility.start()
         warming.start()
 

@@ -323,4 +323,4 @@ class Cache:
         if change.after is BreakerState.CLOSED:
             self._log.info("redis is up")
         elif change.before is BreakerState.CLOSED:
-            self._log.warning("redis is down", fault=type(error).__name__)
+            self._log.warning("redis is down", error=type(error).__name__)

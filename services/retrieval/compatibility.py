@@ -60,7 +60,7 @@ class CompatibilityCheck:
                 if self._store.reached:
                     await self._check_once()
         except IncompatibleModel as fault:
-            self._log.error("no search can succeed", fault=str(fault))
+            self._log.error("the model does not match the database: no search can succeed", error=str(fault))
 
     async def _check_once(self) -> None:
         """A database that does not answer is asked again later."""
@@ -78,7 +78,7 @@ class CompatibilityCheck:
             self._log.warning(
                 "chunks were not embedded by this model and are not found",
                 model=model.name, tenants=len(tenants),
-                chunks=self.unembedded_chunks, mend="weir ingest --reembed",
+                chunks=self.unembedded_chunks, remedy="weir ingest --reembed",
             )  # fmt: skip
 
     async def _query(self, sql: str, *arguments: object) -> list[Any]:

@@ -44,64 +44,70 @@ class RetrievalSettings(ServiceSettings):
     postgres_url: str = Field(
         "postgresql://weir:weir@127.0.0.1:5432/weir",
         pattern=r"^postgres(ql)?://",
-        description="PostgreSQL with pgvector, the store of documents",
+        description="PostgreSQL with pgvector, the document store",
     )
-    postgres_password_file: Path | None = Field(None, description="file with the password, where POSTGRES_URL has none")
+    postgres_password_file: Path | None = Field(
+        None, description="file with the database password, if POSTGRES_URL has none"
+    )
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://", description="Redis or Valkey, the cache"
     )
     retrieval_budget_ms: float = Field(
-        100.0, gt=0, le=60_000, description="milliseconds a retrieval may take; a request may allow less"
+        100.0, gt=0, le=60_000, description="longest retrieval, milliseconds; a request may set less"
     )
     cache_ttl_s: float = Field(
-        300.0, ge=0, le=86_400, description="seconds a cached result counts as fresh, at most; 0 turns the cache off"
+        300.0, ge=0, le=86_400, description="how long a cached result is fresh, seconds; 0 turns the cache off"
     )
     stale_ttl_s: float = Field(
-        3600.0, ge=0, le=604_800, description="seconds after that for which it may still stand in when a search fails"
+        3600.0, ge=0, le=604_800, description="how long an expired result may replace a failed search, seconds"
     )
     redis_timeout_ms: float = Field(
-        20.0, gt=0, le=1000, description="milliseconds the cache may cost a request; never over a quarter of its budget"
+        20.0,
+        gt=0,
+        le=1000,
+        description="longest use of the cache per request, milliseconds; at most a quarter of the budget",
     )
-    redis_pool_size: int = Field(16, ge=1, le=1024, description="connections to Redis")
+    redis_pool_size: int = Field(16, ge=1, le=1024, description="most connections to Redis")
     semantic_threshold: float = Field(
-        0.0, ge=0, le=1, description="cosine from which on two questions count as one, 0.99 or more; 0 for never"
+        0.0, ge=0, le=1, description="cosine from which two questions share a result, at least 0.99; 0 for never"
     )
     semantic_max_bytes: int = Field(
-        33_554_432, ge=1_048_576, le=4_294_967_296, description="bytes the results of like questions may take"
+        33_554_432, ge=1_048_576, le=4_294_967_296, description="memory of the semantic cache, bytes"
     )
     cache_key_secret: SecretStr = Field(
-        SecretStr(""), description="secret under which cache keys are made, the same at every replica; empty for none"
+        SecretStr(""), description="secret of the cache keys, the same for all replicas; empty for none"
     )
     exact_search_chunks: int = Field(
-        8_000, ge=0, le=10_000_000, description="chunks up to which a tenant that has all of them is searched exactly"
+        8_000, ge=0, le=10_000_000, description="largest corpus that is searched exactly, chunks"
     )
     postgres_pool_size: int = Field(4, ge=1, le=256, description="connections to PostgreSQL, held open")
     postgres_connect_timeout_s: float = Field(
-        3.0, gt=0, le=60, description="seconds an attempt to connect to PostgreSQL may take"
+        3.0, gt=0, le=60, description="longest attempt to connect to PostgreSQL, seconds"
     )
-    embed_model_path: str = Field("", description="folder of the embedding model; empty: the one that is installed")
-    embed_threads: int = Field(1, ge=1, le=64, description="processor threads a pass of the embedder may use")
-    embed_queue_size: int = Field(512, ge=1, le=65_536, description="most texts waiting to be embedded")
+    embed_model_path: str = Field("", description="folder of the embedding model; empty for the installed one")
+    embed_threads: int = Field(1, ge=1, le=64, description="processor threads of a pass of the embedder")
+    embed_queue_size: int = Field(512, ge=1, le=65_536, description="most texts queued for the embedder")
     ingest_max_file_bytes: int = Field(
         8_388_608, ge=1024, le=1_073_741_824, description="largest document that is ingested, bytes"
     )
-    document_max_chunks: int = Field(
-        256, ge=1, le=100_000, description="most chunks of a document that a tenant puts over the API"
-    )
+    document_max_chunks: int = Field(256, ge=1, le=100_000, description="most chunks of a document put over the API")
     documents_per_tenant: int = Field(
-        10_000, ge=0, le=2**53, description="documents that a tenant may keep, where the tenants file says nothing"
+        10_000, ge=0, le=2**53, description="most documents of a tenant, unless its entry says otherwise"
     )
     documents_per_tenant_bytes: int = Field(
-        268_435_456, ge=0, le=2**53, description="bytes of text that they may have in their chunks"
+        268_435_456,
+        ge=0,
+        le=2**53,
+        description="most text of a tenant's chunks, bytes, unless its entry says otherwise",
     )
     chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
-    chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
+    chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="overlap of neighbouring chunks, tokens")
 
     @field_validator("semantic_threshold")
     @classmethod
     def _threshold_is_safe(cls, threshold: float) -> float:
         if 0 < threshold < MIN_THRESHOLD:
-            raise ValueError(f"below {MIN_THRESHOLD} too many answers were measured to be wrong; 0 turns it off")
+            raise ValueError(f"below {MIN_THRESHOLD} measurements found too many wrong answers; 0 turns it off")
         return threshold
 
     @field_validator("cache_key_secret")
@@ -130,18 +136,18 @@ class MigrateSettings(RetrievalSettings):
     postgres_migrate_url: str = Field(
         "",
         pattern=r"^(postgres(ql)?://.*)?$",
-        description="PostgreSQL as the owner of the schema, for `services.retrieval.migrate` alone",
+        description="PostgreSQL URL of the schema's owner, for `services.retrieval.migrate` only",
     )
     postgres_migrate_password_file: Path | None = Field(
-        None, description="file with the password of POSTGRES_MIGRATE_URL, which then has none"
+        None, description="file with the owner's password, if POSTGRES_MIGRATE_URL has none"
     )
     postgres_monitor_url: str = Field(
         "",
         pattern=r"^(postgres(ql)?://.*)?$",
-        description="PostgreSQL as the user of a metrics exporter, who is made and may read statistics; empty for none",
+        description="PostgreSQL URL of a metrics exporter's user, whom the migration creates; empty for none",
     )
     postgres_monitor_password_file: Path | None = Field(
-        None, description="file with the password of POSTGRES_MONITOR_URL, which then has none"
+        None, description="file with that user's password, if POSTGRES_MONITOR_URL has none"
     )
 
     @property

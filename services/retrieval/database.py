@@ -36,17 +36,17 @@ NEEDS_ROLES = (
 )
 
 NEEDS_MIGRATION = (
-    "the schema is of another version, and this user may not change it: run `python -m services.retrieval.migrate` "
+    "the schema has another version, and this user may not change it: run `python -m services.retrieval.migrate` "
     "with POSTGRES_MIGRATE_URL, the URL of its owner"
 )
 
 # Attributes that the user of a service must not have, in words.
 POWERS = {
     "rolsuper": "is a superuser",
-    "rolbypassrls": "is not held by row-level security",
+    "rolbypassrls": "bypasses row-level security",
     "rolcreaterole": "may create roles",
     "rolcreatedb": "may create databases",
-    "rolreplication": "may copy the whole server",
+    "rolreplication": "may replicate the whole server",
 }
 OWNS = "SELECT count(*) FROM pg_class WHERE pg_get_userbyid(relowner) = $1"
 MAY_MIGRATE = """
@@ -101,7 +101,7 @@ class Session:
         before = "COMMIT; " if self.unsettled else ""
         await self.connection.execute(before + _opening(READER, tenant, {**timeout, **settings}))
         if clock() >= due:
-            raise asyncpg.QueryCanceledError("there was no time left when its transaction was open")
+            raise asyncpg.QueryCanceledError("no time was left after the transaction was opened")
         rows: list[Any] = await self.connection.fetch(sql, *arguments)
         return rows
 

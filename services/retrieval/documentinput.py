@@ -33,7 +33,7 @@ def tenant_of(exchange: Exchange) -> str:
     except UnicodeDecodeError:
         tenant = ""
     if not tenant or len(tenant) > MAX_TENANT_CHARS:
-        raise BadInput(f"X-Tenant: names the tenant, in 1 to {MAX_TENANT_CHARS} characters", "X-Tenant")
+        raise BadInput(f"X-Tenant: must name the tenant, in 1 to {MAX_TENANT_CHARS} characters", "X-Tenant")
     return tenant
 
 
@@ -50,7 +50,7 @@ def _bound(exchange: Exchange, name: bytes, usual: int) -> int:
     if value is None:
         return usual
     if not (value.isdigit() and len(value) <= len(str(MAX_QUOTA))):
-        raise BadInput(f"{name.decode()}: is a number from 0 to {MAX_QUOTA}", name.decode())
+        raise BadInput(f"{name.decode()}: must be a number from 0 to {MAX_QUOTA}", name.decode())
     return int(value)
 
 
@@ -59,7 +59,7 @@ def checked_id(doc_id: str) -> str:
     if len(doc_id.encode("utf-8", "replace")) > MAX_ID_BYTES:
         raise BadInput(f"id: is longer than {MAX_ID_BYTES} bytes", "id")
     if any(category(char) in ("Cc", "Cs") for char in doc_id) or "\N{REPLACEMENT CHARACTER}" in doc_id:
-        raise BadInput("id: may have no control characters, and must be UTF-8", "id")
+        raise BadInput("id: must be UTF-8 without control characters", "id")
     return doc_id
 
 
@@ -68,7 +68,7 @@ def page_of(query: bytes) -> tuple[str, int]:
     asked = parameters(query, ("after", "limit"))
     limit = asked.get("limit", str(PAGE))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
-        raise BadInput(f"limit: is a number from 1 to {MAX_PAGE}", "limit")
+        raise BadInput(f"limit: must be a number from 1 to {MAX_PAGE}", "limit")
     after = asked.get("after", "")
     return (checked_id(after) if after else ""), int(limit)
 

@@ -78,7 +78,7 @@ def parse(name: str, data: bytes) -> Document:
     """The document in a file of this name. Raises UnreadableDocument."""
     parser = PARSERS.get(PurePath(name).suffix.lower())
     if parser is None:
-        raise UnreadableDocument(f"is none of {', '.join(sorted(PARSERS))}")
+        raise UnreadableDocument(f"has an unsupported type; supported are {', '.join(sorted(PARSERS))}")
     try:
         sections = [Section(tuple(map(_storable, part.path)), _storable(part.text)) for part in parser(data)]
     except UnreadableDocument:
@@ -88,7 +88,7 @@ def parse(name: str, data: bytes) -> Document:
             f"cannot be parsed ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
         ) from error
     if not any(part.text.strip() or part.path for part in sections):
-        raise UnreadableDocument("holds no text")
+        raise UnreadableDocument("contains no text")
     title = next((part.path[0] for part in sections if part.path), PurePath(name).stem)
     return Document(title, sections)
 

@@ -125,7 +125,7 @@ class DocumentsApi:
         with self._write_slot(tenant):
             async with _database():
                 if await self._library.held(tenant, doc_id, self._embedder.fingerprint, until) is None:
-                    raise BadInput("there is no such document", "id", status=404, code="document_not_found")
+                    raise BadInput("no such document", "id", status=404, code="document_not_found")
                 version = await self._library.remove(tenant, doc_id, until)
         self._learn(tenant, version)
         exchange.log.update(tenant=tenant, state="deleted")
@@ -214,7 +214,7 @@ class DocumentsApi:
         if len(prepared.texts) > self._bounds.max_chunks:
             raise TooLarge(
                 f"the document has {len(prepared.texts)} chunks, and {self._bounds.max_chunks} are allowed "
-                "(DOCUMENT_MAX_CHUNKS): divide it, or let `weir ingest` take it in",
+                "(DOCUMENT_MAX_CHUNKS): split it, or use `weir ingest`",
                 "content",
             )
         return prepared
@@ -274,13 +274,15 @@ async def _database() -> AsyncIterator[None]:
     except QuotaExceeded as error:
         raise _over_quota(str(error)) from None
     except (DatabaseDown, LibraryFailed):
-        raise Refused(Outcome.NO_CAPACITY, "the store of documents cannot be reached", reason="store_down") from None
+        raise Refused(Outcome.NO_CAPACITY, "the document store cannot be reached", reason="store_down") from None
     except (PoolBusy, DeadlineExceeded):
-        raise Refused(Outcome.NO_CAPACITY, "the store of documents is too slow now", reason="store_busy") from None
+        raise Refused(
+            Outcome.NO_CAPACITY, "the document store is too slow at the moment", reason="store_busy"
+        ) from None
 
 
 def _over_quota(fault: str) -> BadInput:
-    return BadInput(f"the quota is used up: {fault}; remove documents first", status=403, code="quota_exceeded")
+    return BadInput(f"the quota is exhausted: {fault}; remove documents first", status=403, code="quota_exceeded")
 
 
 def _uncounted(_: str) -> int:

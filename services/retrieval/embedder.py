@@ -172,8 +172,8 @@ class QueuedEmbedder:
         if pump.cancelled():
             return
         self.warm = False
-        _fail([*self._passing, *self._queries, *self._bulk], EmbedderFailed("the embedder's line has stopped"))
-        report = {"message": "the embedder's line has stopped", "exception": pump.exception(), "task": pump}
+        _fail([*self._passing, *self._queries, *self._bulk], EmbedderFailed("the embedder has stopped"))
+        report = {"message": "the embedder has stopped", "exception": pump.exception(), "task": pump}
         asyncio.get_running_loop().call_exception_handler(report)
 
     async def _pass(self, jobs: list[_Job]) -> None:

@@ -66,7 +66,7 @@ async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any
             raise IngestFailed(fault)
         yield model, connection
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise IngestFailed(f"the database was lost: {describe(error)}; run again to go on from there") from None
+        raise IngestFailed(f"the database was lost: {describe(error)}; run the command again to continue") from None
     finally:
         connection.terminate()
 
@@ -155,7 +155,7 @@ def _run(work: Coroutine[Any, Any, IngestSummary | Reembedded]) -> None:
         sys.stderr.write(f"ingest: {error}\n")
         raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
-        sys.stderr.write("ingest: stopped; what is in stays in, and the next run goes on from there\n")
+        sys.stderr.write("ingest: stopped; ingested documents are kept, and the next run continues\n")
         raise typer.Exit(EXIT_STOPPED) from None
     raise typer.Exit(exit_status(summary))
 

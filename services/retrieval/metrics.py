@@ -29,23 +29,28 @@ class RetrievalMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        seconds = self._seconds("weir_retrieval_seconds", "Time of a retrieval by where it came from", ["source"])
+        seconds = self._seconds("weir_retrieval_seconds", "Retrieval time, by source of the result", ["source"])
         self.retrieval_seconds = {source: seconds.labels(source) for source in get_args(Source)}
-        cache = Counter("weir_cache_total", "Cache look-ups and writes", ["cache", "result"], registry=registry)
+        cache = Counter(
+            "weir_cache_total", "Cache look-ups and writes, by result", ["cache", "result"], registry=registry
+        )
         self.cache = {result: cache.labels("exact", result) for result in CACHE_RESULTS}
         self.similar = {result: cache.labels("semantic", result) for result in SEMANTIC_RESULTS}
         self.fallback = {result: cache.labels("stale", result) for result in FALLBACK_RESULTS}
         shortfalls = Counter(
-            "weir_retrieval_shortfalls_total", "Retrievals that had no fresh result", ["reason"], registry=registry
+            "weir_retrieval_shortfalls_total",
+            "Retrievals without a fresh result, by reason",
+            ["reason"],
+            registry=registry,
         )
         self.shortfalls = {reason: shortfalls.labels(reason) for reason in SHORTFALL_REASONS}
         self.joined = Counter(
-            "weir_retrieval_coalesced_total", "Retrievals that shared the run of an equal one", registry=registry
+            "weir_retrieval_coalesced_total", "Retrievals that shared the run of an identical one", registry=registry
         )
-        self.search_seconds = self._seconds("weir_retrieval_search_seconds", "Time of a database search that answered")
+        self.search_seconds = self._seconds("weir_retrieval_search_seconds", "Time of a successful database search")
         self.embed_seconds = self._seconds("weir_embed_seconds", "Time of one pass of the embedder")
         self.embed_batch = Histogram(
-            "weir_embed_batch_size", "Texts that shared a pass", buckets=BATCH_BUCKETS, registry=registry
+            "weir_embed_batch_size", "Texts in one pass of the embedder", buckets=BATCH_BUCKETS, registry=registry
         )
 
     def _seconds(self, name: str, meaning: str, labels: list[str] | None = None) -> Histogram:
@@ -64,8 +69,8 @@ class RetrievalMetrics:
         self._gauge("weir_embed_queue_depth", "Texts waiting to be embedded", embedder_waiting)
         self._gauge("weir_postgres_connections", "Open database connections", connections)
         self._gauge("weir_postgres_connections_in_use", "Database connections running a query", connections_in_use)
-        self._gauge("weir_chunks_without_embedding", "Chunks that this model has not embedded", unembedded_chunks)
-        gauge = Gauge("weir_dependency_up", "1 while it answers", ["dependency"], registry=self.registry)
+        self._gauge("weir_chunks_without_embedding", "Chunks without a vector of the current model", unembedded_chunks)
+        gauge = Gauge("weir_dependency_up", "1 while the dependency answers", ["dependency"], registry=self.registry)
         for dependency in DEPENDENCIES:
             gauge.labels(dependency).set_function(up[dependency])
 

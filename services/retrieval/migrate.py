@@ -74,7 +74,7 @@ async def _create_service_user(connection: Any, owner_url: str, service_url: str
     await _execute(connection, GRANT_FROM_16 if modern else GRANT, user)
     await _execute(connection, GRANT_VERSION, user)
     if found := await powers(connection, user):
-        raise MigrationFailed(f"POSTGRES_URL: its user {user} {', '.join(found)}: name a user that may do less")
+        raise MigrationFailed(f"POSTGRES_URL: its user {user} {', '.join(found)}: use a user with fewer privileges")
 
 
 async def _create_monitor_user(connection: Any, monitor_url: str, timeout_s: float) -> None:

@@ -69,7 +69,7 @@ def shape_of(folder: Path, *, chunk_tokens: int = 0) -> Shape:
     wrong = [*_other_encoder(config), *_other_steps(folder)]
     pooling = _pooling(_read(folder, "1_Pooling/config.json"))
     if pooling is None:
-        wrong.append("1_Pooling/config.json asks for another pooling than mean or cls")
+        wrong.append("1_Pooling/config.json sets a pooling other than mean or cls")
     if wrong or pooling is None:
         raise ModelUnusable(f"EMBED_MODEL_PATH: the model in {folder} cannot be used: {'; '.join(wrong)}")
     limits = (_read(folder, "sentence_bert_config.json").get("max_seq_length"), config["max_position_embeddings"])
@@ -120,7 +120,7 @@ def _other_steps(folder: Path) -> list[str]:
     wrong = [f"modules.json has a step {name!r}" for name in modules if name not in KNOWN_MODULES]
     prompts = _read(folder, "config_sentence_transformers.json").get("prompts") or {}
     if any(prompts.values()):
-        wrong.append("config_sentence_transformers.json asks for words before each text, which are not put there")
+        wrong.append("config_sentence_transformers.json sets prompts before each text, which Weir does not add")
     return wrong
 
 
@@ -138,7 +138,7 @@ def _pooling(config: dict[str, Any]) -> Pooling | None:
 def _read(folder: Path, name: str, *, needed: bool = False) -> dict[str, Any]:
     content = _json(folder, name, needed=needed)
     if not isinstance(content, dict):
-        raise ModelUnusable(f"EMBED_MODEL_PATH: {folder / name} holds no object")
+        raise ModelUnusable(f"EMBED_MODEL_PATH: {folder / name} does not hold a JSON object")
     return content
 
 

@@ -108,7 +108,7 @@ class ModelProcess:
             self._child.stdin.write(_frame(question))
             await self._child.stdin.drain()
         except OSError as error:
-            raise ModelFailed(f"the model's process has gone: {error}") from None
+            raise ModelFailed(f"the model process has ended: {error}") from None
         return msgspec.msgpack.decode(await self._read(), type=EncodedVectors | str)
 
     async def _read(self) -> bytes:
@@ -118,7 +118,7 @@ class ModelProcess:
             length = int.from_bytes(await self._child.stdout.readexactly(LENGTH_BYTES), "big")
             return await self._child.stdout.readexactly(length)
         except asyncio.IncompleteReadError:
-            raise ModelFailed("the model's process has gone") from None
+            raise ModelFailed("the model process has ended") from None
 
 
 def _frame(data: bytes) -> bytes:

@@ -185,13 +185,13 @@ class ConnectionPool(Generic[C]):
         self._wanted.set()
         if not self._open:
             self._fail_waiting()
-            self._note(up=False, fault="every connection was lost")
+            self._note(up=False, fault="all connections were lost")
 
     def _fail_waiting(self) -> None:
         while self._waiting:
             waiter, _ = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_exception(DatabaseDown("every connection was lost"))
+                waiter.set_exception(DatabaseDown("all connections were lost"))
 
     async def _keep(self) -> None:
         while True:
@@ -204,7 +204,7 @@ class ConnectionPool(Generic[C]):
                 await self._add_one()
             except Exception as error:  # a fault of this code: go on with the next attempt
                 self._failures += 1
-                self._log.error("a new connection could not be lent", traceback=place_of(error))
+                self._log.error("a new connection could not be assigned", traceback=place_of(error))
 
     def _pause_s(self) -> float:
         if self._failures == 0:
@@ -239,7 +239,7 @@ class ConnectionPool(Generic[C]):
         if up:
             self._log.info("postgres is up")
         else:
-            self._log.warning("postgres is down", fault=fault)
+            self._log.warning("postgres is down", error=fault)
 
 
 def describe(error: BaseException) -> str:

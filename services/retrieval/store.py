@@ -202,7 +202,7 @@ class Store:
             except DeadlineExceeded:
                 self._pool.discard_idle()
             except SearchFailed as error:
-                self._log.warning("corpus versions cannot be read", fault=str(error))
+                self._log.warning("corpus versions cannot be read", error=str(error))
             except (DatabaseDown, PoolBusy):
                 pass  # the pool has logged it
             await asyncio.sleep(CORPORA_EVERY_S if self.reached else CORPORA_EVERY_S / 20)

@@ -66,7 +66,7 @@ class Warming:
             except asyncpg.PostgresError:
                 return
             except DeadlineExceeded:
-                raise TimeoutError("its first search was not answered") from None
+                raise TimeoutError("the first search was not answered") from None
 
     def _tenants(self) -> list[str]:
         return [tenant for tenant in (self._store.biggest(), NO_TENANT) if tenant is not None]

@@ -19,65 +19,75 @@ from services.runtime.tls import TlsFiles, tls_faults
 class RouterSettings(ServiceSettings):
     router_port: int = Field(8000, ge=0, le=65535, description="port of the public API")
     metrics_port: int = Field(9000, ge=0, le=65535, description="port of the metrics and admin listener")
-    tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: HTTPS")
+    tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: enables HTTPS")
     tls_key_file: Path | None = Field(None, description="private key (PEM) of that certificate, without a password")
     tls_client_ca_file: Path | None = Field(
-        None, description="CA (PEM) that has to have signed clients' certificates: mutual TLS"
+        None, description="CA (PEM) that client certificates must be signed by: enables mutual TLS"
     )
     workers: str = Field(
         "http://127.0.0.1:8010,http://127.0.0.1:8011",
-        description="addresses of weir workers, comma-separated; WORKERS_FILE replaces it",
+        description="addresses of Weir workers, separated by commas; WORKERS_FILE replaces it",
     )
-    workers_file: Path | None = Field(None, description="YAML list of workers of either kind")
-    tenants_file: Path | None = Field(None, description="YAML list of tenants and their keys; without it: lab mode")
+    workers_file: Path | None = Field(None, description="YAML file of Weir workers and OpenAI-compatible servers")
+    tenants_file: Path | None = Field(
+        None, description="YAML file of tenants and hashes of their keys; empty for lab mode"
+    )
     lab_network: bool = Field(
-        False, description="nobody but this machine reaches HOST, whatever it is: lab mode and example keys are allowed"
+        False, description="only this machine reaches HOST: lab mode and example keys are allowed"
     )
     published_address: str = Field(
-        "", description="address at which a container's port is published: it counts instead of HOST for lab mode"
+        "", description="published address of a container's port; lab mode is judged by it instead of HOST"
     )
     retrieval_url: str = Field("http://127.0.0.1:8001", description="address of the retrieval service")
     storm_url: str = Field(
-        "", pattern=r"^(https?://[^/\s]+)?$", description="address of the storm bench; empty: none; only in lab mode"
+        "",
+        pattern=r"^(https?://[^/\s]+)?$",
+        description="address of the storm bench; empty for none; used in lab mode only",
     )
     max_inflight: int = Field(
         64, ge=1, le=100_000, description="hard cap on requests dispatched to workers, look-ahead included"
     )
-    max_queue_size: int = Field(256, ge=1, le=100_000, description="most requests waiting in the router")
-    tenant_queue_size: int = Field(64, ge=1, le=100_000, description="most requests of one tenant waiting")
+    max_queue_size: int = Field(256, ge=1, le=100_000, description="most queued requests, of all tenants")
+    tenant_queue_size: int = Field(64, ge=1, le=100_000, description="most queued requests of one tenant")
     max_queue_bytes: int = Field(
-        67_108_864, ge=1024, le=2**40, description="most bytes of waiting requests; a tenant may have a quarter"
+        67_108_864, ge=1024, le=2**40, description="most bytes of queued requests; a quarter of it per tenant"
     )
     admission_safety_margin: float = Field(
-        0.8, gt=0, le=1, description="share of a deadline that the predicted time must fit in"
+        0.8, gt=0, le=1, description="share of a deadline into which the predicted wait and service must fit"
     )
     policy: str = Field(
         "weir", description="which mechanisms are on: weir (all), fifo (none), or some of no-admission, ..."
     )
-    retrieval_budget_ms: float = Field(100, gt=0, le=60_000, description="most milliseconds for retrieval")
+    retrieval_budget_ms: float = Field(100, gt=0, le=60_000, description="longest retrieval, milliseconds")
     cache_ttl_s: float = Field(300, ge=0, le=86_400, description="seconds a cached retrieval result is fresh")
-    default_slo_ms: float = Field(30_000, gt=0, le=600_000, description="deadline of a request that names none, ms")
-    max_deadline_ms: float = Field(120_000, gt=0, le=600_000, description="longest deadline a client may ask for, ms")
+    default_slo_ms: float = Field(
+        30_000, gt=0, le=600_000, description="deadline of a request that sets none, milliseconds"
+    )
+    max_deadline_ms: float = Field(
+        120_000, gt=0, le=600_000, description="longest deadline that a client may set, milliseconds"
+    )
     default_ttft_ms: float = Field(
-        2000, gt=0, le=600_000, description="milliseconds to the first token of a stream that names no limit"
+        2000, gt=0, le=600_000, description="time to first token of a stream that sets none, milliseconds"
     )
     stream_silence_s: float = Field(
-        30.0, gt=0, le=600, description="seconds a worker may be silent in the middle of a stream"
+        30.0, gt=0, le=600, description="longest pause of a worker within a stream, seconds"
     )
-    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens where the client names none")
+    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens of a request that sets none")
     context_tokens: int = Field(1500, ge=64, le=1_000_000, description="most tokens of passages in a prompt")
     completion_weight: float = Field(
         0.0, ge=0, le=10_000,
-        description="cost of a completion token, a prompt token being 1; 0: by what workers announce, else 2",
+        description="cost of a completion token, in prompt tokens; 0: as the workers announce, else 2",
     )  # fmt: skip
-    retry_share: float = Field(0.1, ge=0, le=1, description="most retries, as a share of requests")
+    retry_share: float = Field(0.1, ge=0, le=1, description="most retries, as a share of the requests sent to workers")
     max_lab_tenants: int = Field(
-        16, ge=1, le=1000, description="tenant names kept apart in lab mode; the rest share one"
+        16, ge=1, le=1000, description="most tenant names in lab mode; all others share `other`"
     )
-    lab_tenant_rps: float = Field(0.0, ge=0, le=1e6, description="requests a second of each lab tenant; 0: no limit")
-    probe_interval_s: float = Field(1.0, gt=0, le=60, description="seconds between looks at each worker")
+    lab_tenant_rps: float = Field(
+        0.0, ge=0, le=1e6, description="rate limit of each lab-mode tenant, requests per second; 0 for none"
+    )
+    probe_interval_s: float = Field(1.0, gt=0, le=60, description="seconds between probes of each worker")
     admin_token: SecretStr = Field(
-        SecretStr(""), description="bearer token of /admin; required where METRICS_HOST is not loopback"
+        SecretStr(""), description="bearer token of /admin; required if METRICS_HOST is not loopback"
     )
 
     def contradictions(self) -> Iterator[str]:

@@ -39,7 +39,7 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
     if before != after:  # the first half of a list is valid YAML too
-        raise Unreadable("was changed while it was read: read it again once it is written")
+        raise Unreadable("changed while it was read: reload it once it is complete")
     if len(content) > LARGEST_FILE_BYTES:
         raise Unreadable(f"is larger than {LARGEST_FILE_BYTES} bytes")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -98,11 +98,11 @@ class _Document:
     def _alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
             name = event.anchor[:64]
-            raise Unreadable(f"*{name} stands before &{name} is complete{_line(event.start_mark)}")
+            raise Unreadable(f"*{name} is used before &{name} is complete{_line(event.start_mark)}")
         value, values = self._anchors[event.anchor]
         self._values += values
         if self._values > self._max_values:
-            raise Unreadable(f"its aliases stand for more than {self._max_values} values{_line(event.start_mark)}")
+            raise Unreadable(f"its aliases expand to more than {self._max_values} values{_line(event.start_mark)}")
         return value
 
     def _scalar(self, event: Any) -> Any:
@@ -117,7 +117,7 @@ class _Document:
         try:
             return self._loader.construct_document(yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark))
         except ValueError as error:
-            raise Unreadable(f"holds a value that cannot be: {error}{_line(event.start_mark)}") from None
+            raise Unreadable(f"contains an invalid value: {error}{_line(event.start_mark)}") from None
 
     def _sequence(self, depth: int) -> list[Any]:
         items = []
@@ -129,7 +129,7 @@ class _Document:
         pairs: dict[str, Any] = {}
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
-                raise Unreadable(f"has a key that is no text{_line(event.start_mark)}")
+                raise Unreadable(f"has a key that is not text{_line(event.start_mark)}")
             if event.value in pairs:
                 raise Unreadable(f"has {event.value[:64]!r} twice in one mapping{_line(event.start_mark)}")
             pairs[event.value] = self._value(self._loader.get_event(), depth)

@@ -244,7 +244,7 @@ class Connection(ClientStream):
         self._ignores_input = True
         self._drop_pending()
         source_text, reason = bound_text(bound, "incoming_bytes")
-        message = f"too many bytes of requests are on their way in{source_text}"
+        message = f"too many request bytes are being received{source_text}"
         self._refusal = Refused(Outcome.NO_CAPACITY, message, reason=reason)
 
     def _limit_read_ahead(self, size: int) -> None:

@@ -29,12 +29,15 @@ class EdgeMetrics:
         self._registry = registry
         self._log = log
         refusals = Counter(
-            "weir_http_rejections", "What was refused before it was a request.", ["code"], registry=registry
+            "weir_http_rejections",
+            "Connections and requests rejected before a handler received them, by error code.",
+            ["code"],
+            registry=registry,
         )
         self._refusals = {code: refusals.labels(code) for code in CODES}
         by_source = Counter(
             "weir_http_source_rejections",
-            "What was refused because one source held as much as one may.",
+            "Rejections because one client address had reached its share of a limit.",
             ["bound"],
             registry=registry,
         )
@@ -47,12 +50,16 @@ class EdgeMetrics:
         of_source = self._by_source.get(error.details.reason or "")
         if of_source is not None:
             of_source.inc()
-        self._log.info("refused at the front", id=id, status=error.status, code=error.code, why=error.message)
+        self._log.info("rejected before routing", id=id, status=error.status, code=error.code, why=error.message)
 
     def watch(self, connections: Callable[[], float], incoming_bytes: Callable[[], float]) -> None:
-        gauge = Gauge("weir_http_connections", "Client connections that are held.", registry=self._registry)
+        gauge = Gauge("weir_http_connections", "Open client connections.", registry=self._registry)
         gauge.set_function(connections)
-        held = Gauge("weir_http_incoming_bytes", "Bytes of requests that no handler has yet.", registry=self._registry)
+        held = Gauge(
+            "weir_http_incoming_bytes",
+            "Bytes of received requests that no handler has taken yet.",
+            registry=self._registry,
+        )
         held.set_function(incoming_bytes)
 
 
@@ -64,6 +71,6 @@ class LostLines(Collector):
         registry.register(self)
 
     def collect(self) -> list[CounterMetricFamily]:
-        lost = CounterMetricFamily("weir_log_dropped_lines", "Lines of the log that could not be written.")
+        lost = CounterMetricFamily("weir_log_dropped_lines", "Log lines dropped because they could not be written.")
         lost.add_metric([], self._log.dropped_lines)
         return [lost]

@@ -293,7 +293,7 @@ class Inbound:
         llhttp takes RTSP/1.0 and ICE/1.0 for HTTP/1.0, so the name is compared here.
         """
         if self._protocol != HTTP_1_0:
-            self._fail(BadInput("only HTTP/1.1 and HTTP/1.0 are spoken here"))
+            self._fail(BadInput("only HTTP/1.1 and HTTP/1.0 are supported"))
         if self._transfer:
             self._fail(BadInput("HTTP/1.0 has no Transfer-Encoding"))  # RFC 9112 section 6.1
         exchange.may_chunk = exchange.keep_alive = self._continue = False
@@ -345,14 +345,14 @@ class Inbound:
         if codings[-1] != b"chunked" or codings.count(b"chunked") > 1:
             self._fail(BadInput("Transfer-Encoding must be `chunked`, once"))
         if len(codings) > 1:
-            message = "the only transfer coding known here is `chunked`"
+            message = "the only supported transfer coding is `chunked`"
             self._fail(BadInput(message, status=501, code="unsupported_transfer_encoding"))
         self._transfer = value
         self._expected = self._limits.body_bytes
 
     def _check_host(self, value: bytes) -> None:
         if self._host or not is_host(value):
-            self._fail(BadInput("there must be one Host header, and it must name a host"))
+            self._fail(BadInput("exactly one Host header with a valid host name is required"))
         self._host = value
 
     def _check_encoding(self, value: bytes) -> None:

@@ -34,7 +34,7 @@ def add_health(api: FastAPI, name: str, ready: Callable[[], Readiness], drain: D
         state = "ready" if ok else "draining" if drain.announced else "not ready"
         return json_answer({"status": state, "service": name, **found.detail}, status=200 if ok else 503)
 
-    api.add_api_route(LIVE, live, methods=["GET"], **describe("Live: the event loop turns.", refusals=()))
-    description = describe("Ready for requests; 503 if not, or while the service drains.", refusals=())
+    api.add_api_route(LIVE, live, methods=["GET"], **describe("Liveness: the event loop responds.", refusals=()))
+    description = describe("Readiness: 503 while the service cannot take requests, or drains.", refusals=())
     description["responses"][503] = {"description": "Not ready, or draining"}
     api.add_api_route(READY, readiness, methods=["GET"], **description)

@@ -69,7 +69,7 @@ def misdirected(host: bytes | None) -> WeirError:
     """421, with what to do if the name is legitimate."""
     name = name_of(host or b"")[:100]
     message = (
-        f"this listener does not answer as {name!r}: use its address or localhost; "
+        f"the host name {name!r} is not accepted: use the address or localhost; "
         "if the name is yours, add it to ALLOWED_HOSTS"
     )
     return BadInput(message, status=421, code="misdirected_request")
@@ -82,7 +82,7 @@ def origin_check(exchange: Exchange, body_bytes: int) -> WeirError | None:
     origin = exchange.header(b"origin")
     if origin is None or is_own_origin(origin, exchange.header(b"host")):
         return None
-    return BadInput("another site's page may not do this: Origin is not this host", status=403, code="forbidden")
+    return BadInput("cross-origin request rejected: Origin does not match Host", status=403, code="forbidden")
 
 
 def is_own_origin(origin: bytes, host: bytes | None) -> bool:

@@ -30,7 +30,7 @@ class TokenCheck:
 
     def __init__(self, token: bytes, is_open: Callable[[str], bool], without: tuple[HeadCheck, ...]) -> None:
         if not token:
-            raise ValueError("an empty token would let everybody in")
+            raise ValueError("the token must not be empty")
         self._token = token
         self._is_open = is_open
         self._without = without

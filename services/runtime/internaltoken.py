@@ -20,7 +20,7 @@ def address_faults(token: bytes, inner_network: bool, **listeners: str) -> Itera
     for setting, host in listeners.items():
         if not is_loopback(host):
             yield (
-                f"{setting}={host} is not loopback, and whoever reaches it is believed: set INTERNAL_TOKEN "
+                f"{setting}={host} is not loopback, and every client that reaches it is trusted: set INTERNAL_TOKEN "
                 f"(or INTERNAL_TOKEN_FILE) to the same value for all of Weir's services, or {setting}=127.0.0.1, or "
                 "INNER_NETWORK=true where only Weir's own services reach it"
             )

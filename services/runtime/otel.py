@@ -74,7 +74,7 @@ class Exporting(Collector):
         self._exporter.shutdown()  # ends a wait between its attempts
 
     def collect(self) -> list[CounterMetricFamily]:
-        family = CounterMetricFamily("weir_trace_spans", "Spans of traces, by what became of them.", labels=["result"])
+        family = CounterMetricFamily("weir_trace_spans", "Trace spans, by result.", labels=["result"])
         for result, count in self.counts.items():
             family.add_metric([result], count)
         return [family]
@@ -98,9 +98,9 @@ class Exporting(Collector):
         """Log when exporting begins or ceases to fail, not for each batch."""
         if succeeded is not self._exporting and self._log is not None:
             if succeeded:
-                self._log.info("traces are exported again")
+                self._log.info("trace export recovered")
             else:
-                self._log.warning("traces cannot be exported")
+                self._log.warning("trace export failed")
         self._exporting = succeeded
 
     def _sent(self, spans: Sequence[ReadableSpan]) -> bool:

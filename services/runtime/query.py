@@ -18,11 +18,11 @@ def parameters(query: bytes, known: Collection[str]) -> dict[str, str]:
             max_num_fields=MAX_PARAMETERS,
         )  # fmt: skip
     except ValueError:
-        raise BadInput("the query cannot be read: name=value, joined by &, escaped UTF-8") from None
+        raise BadInput("malformed query string: use name=value pairs joined by &, percent-encoded as UTF-8") from None
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
-            raise BadInput(f"{name[:64]}: there is no such parameter here; there are {', '.join(known)}", name[:64])
+            raise BadInput(f"{name[:64]}: unknown parameter; the parameters are {', '.join(known)}", name[:64])
         if name in found:
             raise BadInput(f"{name}: is given twice", name)
         if "\x00" in value:

@@ -26,11 +26,11 @@ def target_of(target: bytes) -> tuple[str, bytes, bytes | None]:
     try:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
-        raise ValueError("this is no URL") from None
+        raise ValueError("it is not a valid URL") from None
     authority = None
     if url.schema is not None:
         authority = target.partition(b"://")[2].partition(b"?")[0].partition(b"/")[0]
         if url.schema.lower() not in (b"http", b"https") or not is_host(authority):
-            raise ValueError("this is no address of a web server")
+            raise ValueError("it is not an http:// or https:// address")
     path = (url.path or b"/").decode("ascii")
     return (unquote(path) if "%" in path else path), target.partition(b"?")[2], authority

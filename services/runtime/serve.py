@@ -170,7 +170,7 @@ def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
     allowed = connections_allowed(settings.max_connections, beside)
     if allowed < settings.max_connections:
         log.warning(
-            "MAX_CONNECTIONS is lowered to what the limit of open files allows: raise it (ulimit -n)",
+            "MAX_CONNECTIONS lowered to fit the open-file limit: raise the limit (ulimit -n)",
             asked=settings.max_connections,
             allowed=allowed,
             kept_for_other_use=beside + SPARE,
@@ -298,7 +298,7 @@ async def _announced(process: Process) -> None:
     if process.drain_delay_s > 0:
         process.drain.announce()
         process.listener.announce()
-        process.log.info("leaving", drain_delay_s=process.drain_delay_s)
+        process.log.info("draining", drain_delay_s=process.drain_delay_s)
         await asyncio.sleep(process.drain_delay_s)
 
 

@@ -89,7 +89,7 @@ class Service:
                 await become_task()
                 await serve(self.api, exchange)
             if not exchange.complete and not exchange.gone:
-                raise RuntimeError("the handler returned without an end to its answer")
+                raise RuntimeError("the handler returned without completing its response")
         except WeirError as error:
             await self._problem(exchange, error)
         except asyncio.CancelledError:  # the client has disconnected, or the drain's grace period is over

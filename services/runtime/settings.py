@@ -34,68 +34,71 @@ class ServiceSettings(BaseSettings):
         "127.0.0.1", min_length=1, description="address the metrics and admin listener listens on"
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics and admin listener")
-    allowed_hosts: str = Field(
-        "", description="names, comma-separated, that clients may call a listener by beside its own; * for any"
-    )
+    allowed_hosts: str = Field("", description="further accepted host names, separated by commas; * for any")
     internal_token: SecretStr = Field(
-        SecretStr(""), description="token that Weir's own services show one another; `none`: none, and none is made"
+        SecretStr(""), description="token between Weir's services; `none`: no check, and none is created"
     )
-    internal_token_file: Path | None = Field(None, description="file that holds it, where INTERNAL_TOKEN is empty")
+    internal_token_file: Path | None = Field(None, description="file with the token, if INTERNAL_TOKEN is empty")
     inner_network: bool = Field(
-        False, description="only Weir's own services reach HOST and METRICS_HOST: no token is needed there"
+        False, description="only Weir's services reach HOST and METRICS_HOST: no token is needed"
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="lowest level that is logged")
     http_timeout_s: float = Field(
         30.0,
         gt=0,
         le=600,
-        description="seconds a call to another service may take when no deadline says less",
+        description="longest call to another service, seconds; a deadline may be shorter",
     )
     drain_timeout_s: float = Field(
-        10.0, ge=0, le=600, description="seconds running requests may take to finish after SIGTERM"
+        10.0, ge=0, le=600, description="longest time for running requests to finish after SIGTERM, seconds"
     )
     drain_delay_s: float = Field(
-        0.0, ge=0, le=600, description="seconds to go on serving, unready, after SIGTERM: what a load balancer needs"
+        0.0, ge=0, le=600, description="seconds to keep serving, not ready, after SIGTERM, for load balancers to notice"
     )
     watchdog_s: float = Field(
-        60.0, ge=0, le=3600, description="seconds the event loop may stand still before the process ends; 0: for ever"
+        60.0,
+        ge=0,
+        le=3600,
+        description="longest block of the event loop before the process terminates, seconds; 0: no limit",
     )
     max_body_bytes: int = Field(1_048_576, ge=1024, le=268_435_456, description="largest request body accepted, bytes")
-    max_connections: int = Field(4096, ge=1, le=100_000, description="client connections held open at once")
+    max_connections: int = Field(4096, ge=1, le=100_000, description="most open client connections")
     max_source_share: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="share of MAX_CONNECTIONS and MAX_INCOMING_BYTES for one client address; 1 behind a proxy",
+        description="share of MAX_CONNECTIONS and MAX_INCOMING_BYTES per client address; 1 behind a proxy",
     )
     max_incoming_bytes: int = Field(
         67_108_864,
         ge=65_536,
         le=68_719_476_736,
-        description="bytes of requests that no handler has yet, of all clients together; at least MAX_BODY_BYTES",
+        description="memory of requests being received, of all clients, bytes; at least MAX_BODY_BYTES",
     )
     client_timeout_s: float = Field(
         30.0,
         gt=0,
         le=600,
-        description="seconds a client may take to send a request's body; a third for its headers",
+        description="longest time to receive a request body, seconds; a third of it for the headers",
     )
     write_stall_s: float = Field(
-        10.0, gt=0, le=600, description="seconds a client may refuse to read before it is cut off"
+        10.0, gt=0, le=600, description="longest time a client may read nothing before it is disconnected, seconds"
     )
     idle_timeout_s: float = Field(75.0, gt=0, le=3600, description="seconds an idle connection is kept")
-    otel_traces_exporter: Literal["none", "otlp"] = Field("none", description="where traces go; needs the extra otel")
+    otel_traces_exporter: Literal["none", "otlp"] = Field(
+        "none", description="trace exporter; otlp needs the extra `otel`"
+    )
     otel_exporter_otlp_endpoint: str = Field(
         "http://127.0.0.1:4318", pattern=r"^https?://[^/\s]+(/\S*)?$", description="collector of traces, over HTTP"
     )
     otel_exporter_otlp_headers: SecretStr = Field(
-        SecretStr(""), description="headers for it, name=value with commas between"
+        SecretStr(""), description="headers for the collector, as name=value, separated by commas"
     )
-    otel_service_name: str = Field("", max_length=128, description="name in traces; empty: weir- and the service's")
+    otel_service_name: str = Field(
+        "", max_length=128, description="service name in traces; empty for weir-router and so on"
+    )
     otel_traces_sampler: Sampling = Field("parentbased_always_on", description="which requests are traced")
-    otel_traces_sampler_arg: float = Field(
-        1.0, ge=0, le=1, description="share of requests that the samplers by ratio trace"
-    )
+    otel_traces_sampler_arg: float = Field(1.0, ge=0, le=1, description="share of requests that ratio samplers trace")
 
     @property
     def leave_s(self) -> float:
@@ -125,7 +128,7 @@ class ServiceSettings(BaseSettings):
         if self.max_incoming_bytes < self.max_body_bytes:
             yield (
                 f"MAX_INCOMING_BYTES={self.max_incoming_bytes}: must be at least MAX_BODY_BYTES "
-                f"({self.max_body_bytes}), or the largest body would never be taken"
+                f"({self.max_body_bytes}), or the largest body could never be received"
             )
 
     def inner_faults(self, *settings: str) -> Iterator[str]:

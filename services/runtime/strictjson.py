@@ -250,7 +250,7 @@ def decode(body: bytes, type_: type[T]) -> T:
 
 _ABOUT_A_FIELD = (
     ("Object missing required field `", "is required"),
-    ("Object contains unknown field `", "is not known here"),
+    ("Object contains unknown field `", "is not a known field"),
 )
 """How a msgspec message about a field begins, and the message of ours."""
 

@@ -47,7 +47,7 @@ class TasksCollector(Collector):
             count = len(asyncio.all_tasks())
         except RuntimeError:
             return
-        yield GaugeMetricFamily("python_asyncio_tasks", "Tasks of the event loop that are not over.", value=count)
+        yield GaugeMetricFamily("python_asyncio_tasks", "Unfinished asyncio tasks.", value=count)
 
 
 def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:

@@ -37,9 +37,9 @@ def tls_faults(files: TlsFiles) -> Iterator[str]:
     try:
         context.load_cert_chain(files.certificate, files.key, password="")
     except OSError as error:  # includes ssl.SSLError
-        yield f"TLS_CERT_FILE, TLS_KEY_FILE: no certificate with its key can be read there ({error.strerror or error})"
+        yield f"TLS_CERT_FILE, TLS_KEY_FILE: the certificate or its key cannot be loaded ({error.strerror or error})"
     if files.client_ca is not None:
         try:
             context.load_verify_locations(files.client_ca)
         except OSError as error:
-            yield f"TLS_CLIENT_CA_FILE: no CA's certificate can be read there ({error.strerror or error})"
+            yield f"TLS_CLIENT_CA_FILE: the CA certificate cannot be loaded ({error.strerror or error})"

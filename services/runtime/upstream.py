@@ -12,7 +12,7 @@ UpstreamError             the server may have seen the request, unless `sent` is
 
 from __future__ import annotations
 
-UNREACHED = "no connection to it could be made"
+UNREACHED = "no connection could be made"
 MAX_MESSAGE_CHARS = 500
 """Characters of another service's text that are passed on or logged."""
 
@@ -23,7 +23,7 @@ def readable(words: str) -> str:
 
 
 class UpstreamError(Exception):
-    public = "it failed"
+    public = "internal error"
     """The sentence for a client: no address, and no text of the server."""
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
@@ -43,14 +43,14 @@ class NoDescriptors(PoolFull):
 
 
 class AnswerTooLarge(UpstreamError):
-    public = "its answer was too large"
+    public = "its response was too large"
 
 
 class ConnectionLost(UpstreamError):
     """The server closed or reset the connection while it worked on the request, which may be the cause."""
 
-    public = "the connection to it was lost"
+    public = "the connection was lost"
 
 
 class Truncated(ConnectionLost):
-    public = "its answer was cut"
+    public = "its response was incomplete"

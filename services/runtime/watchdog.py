@@ -87,7 +87,9 @@ class _Watch:
         while not self._stopped.wait(self._every_s):
             if standstill.look(time.monotonic(), self._turns):
                 self._log.error(
-                    "the event loop stands still: the process ends itself", watchdog_s=self._limit_s, pid=os.getpid()
+                    "the event loop is blocked: the process terminates itself",
+                    watchdog_s=self._limit_s,
+                    pid=os.getpid(),
                 )
                 self._log.close()
                 signal.raise_signal(ENDED_BY)

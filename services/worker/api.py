@@ -198,17 +198,17 @@ def _read_generate(body: bytes) -> GenerateRequest:
 def check(request: GenerateRequest, model: str) -> None:
     """Check what the wire type cannot express. Raises BadInput or NoSuchModel."""
     if (request.prompt is None) == (request.messages is None):
-        raise BadInput("prompt: give either prompt or messages, not both and not neither", "prompt")
+        raise BadInput("prompt: give exactly one of prompt and messages", "prompt")
     if request.prompt == "":
-        raise BadInput("prompt: an empty prompt has no answer", "prompt")
+        raise BadInput("prompt: must not be empty", "prompt")
     if request.model not in (None, model):
         raise NoSuchModel(str(request.model))
     if not 1 <= len(request.tenant) <= MAX_TENANT_CHARS:
-        raise BadInput(f"tenant: a tenant's name has 1 to {MAX_TENANT_CHARS} characters", "tenant")
+        raise BadInput(f"tenant: must have 1 to {MAX_TENANT_CHARS} characters", "tenant")
     for index, stop in enumerate(request.stop):
         if not 1 <= len(stop) <= MAX_STOP_CHARS:
             name = f"stop[{index}]"
-            raise BadInput(f"{name}: a stop string has 1 to {MAX_STOP_CHARS} characters", name)
+            raise BadInput(f"{name}: a stop string must have 1 to {MAX_STOP_CHARS} characters", name)
 
 
 async def _whole(job: Job) -> tuple[str, Done]:

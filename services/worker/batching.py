@@ -98,7 +98,9 @@ class EngineLoop:
         try:
             sequence = await self.executor.prepare(request)
         except EngineDied:
-            raise Refused(Outcome.NO_CAPACITY, "this worker's engine died; send the request to another") from None
+            raise Refused(
+                Outcome.NO_CAPACITY, "this worker's engine failed; send the request to another worker"
+            ) from None
         finally:
             self._preparing -= 1
         try:
@@ -138,7 +140,7 @@ class EngineLoop:
 
     def abandon(self, job: Job) -> None:
         """The client has disconnected. No effect on a job that has ended."""
-        self._drop(job, Outcome.CLIENT_GONE, "the client went away")
+        self._drop(job, Outcome.CLIENT_GONE, "the client disconnected")
 
     def cancel(self, id: str) -> bool:
         """Abandon a request by its id. False if no such request is queued or running."""
@@ -158,14 +160,16 @@ class EngineLoop:
 
     def _check_capacity(self, request: GenerateRequest) -> None:
         if self.draining:
-            raise Refused(Outcome.DRAINING, "this worker is shutting down; send the request to another")
+            raise Refused(Outcome.DRAINING, "this worker is shutting down; send the request to another worker")
         self.check_engine()
         if request.id in self._jobs:
-            raise BadInput(f"id: a request {request.id!r} is already here", "id", status=409, code="duplicate_id")
+            raise BadInput(
+                f"id: a request {request.id!r} is already queued or running", "id", status=409, code="duplicate_id"
+            )
         if self._scheduler.full(self.running + self._preparing):
             wait_ms = self.predicted_wait_s() * 1000
             raise Refused(
-                Outcome.YIELD, f"all {self._scheduler.slots} slots are taken and {self.waiting} requests wait",
+                Outcome.YIELD, f"all {self._scheduler.slots} slots are in use and {self.waiting} requests are queued",
                 reason="worker_queue_full", predicted_wait_ms=wait_ms, queue_depth=self.waiting,
                 retry_hint_ms=wait_ms * (1 + self._chance.uniform(0, HINT_JITTER)),
             )  # fmt: skip
@@ -173,7 +177,7 @@ class EngineLoop:
     def check_engine(self) -> None:
         """Raises Refused while there is no engine: loading, being replaced, or its loop has stopped."""
         if self._task is None or self.replacing:
-            raise Refused(Outcome.NO_CAPACITY, "this worker's engine is being made ready; send the request to another")
+            raise Refused(Outcome.NO_CAPACITY, "this worker's engine is starting; send the request to another worker")
         if self._task.done():
             raise Refused(Outcome.NO_CAPACITY, "this worker's engine has stopped; its log says why")
 
@@ -269,7 +273,7 @@ class EngineLoop:
                 self._finish(job, reason, now)
         for sequence, why in step.lost:
             if (job := self._running.get(sequence)) is not None:
-                self._drop(job, Outcome.NO_CAPACITY, f"this worker could not go on with it: {why}", waste="lost")
+                self._drop(job, Outcome.NO_CAPACITY, f"this worker could not continue the request: {why}", waste="lost")
         if self.executor.slots != self._scheduler.slots or step.lost:
             self._follow_engine()
 
@@ -290,7 +294,9 @@ class EngineLoop:
     def _follow_engine(self) -> None:
         """Adopt the engine's slots, and reject queued requests that no longer fit into its memory."""
         if self.executor.slots != self._scheduler.slots:
-            self._log.warning("the engine has other slots now", slots=self.executor.slots, before=self._scheduler.slots)
+            self._log.warning(
+                "the engine's number of slots changed", slots=self.executor.slots, before=self._scheduler.slots
+            )
             self._scheduler.resize(self.executor.slots)
         for job in list(self._jobs.values()):
             if job.started_at is None and job.sequence.reserved_tokens > self.executor.kv_tokens:
@@ -305,11 +311,15 @@ class EngineLoop:
         """Fail the running requests, reject the queued ones, and restart the engine for as long as that takes."""
         self.replacing = True
         self._metrics.engine_restarts.inc()
-        self._log.error("the engine is replaced", why=why, requests=self.running, waiting=len(self._scheduler))
+        self._log.error("replacing the engine", why=why, requests=self.running, waiting=len(self._scheduler))
         for job in list(self._running.values()):
-            self._drop(job, Outcome.INTERNAL, f"the engine died while it worked on this: {why}", code=ENGINE_DIED)
+            self._drop(
+                job, Outcome.INTERNAL, f"the engine failed while it processed this request: {why}", code=ENGINE_DIED
+            )
         for waiting in self._scheduler.flush():
-            self._drop(waiting.item, Outcome.NO_CAPACITY, "this worker's engine died; send the request to another")
+            self._drop(
+                waiting.item, Outcome.NO_CAPACITY, "this worker's engine failed; send the request to another worker"
+            )
         await restart_engine(self.executor, self._log, self._chance)
         self.replacing = False
         self._follow_engine()
@@ -341,14 +351,14 @@ class EngineLoop:
             done = f"{job.sequence.completion_tokens} tokens had been computed"
             self._drop(job, Outcome.DEADLINE_EXCEEDED, f"the deadline passed while the request ran; {done}")
         elif _now() < job.deadline:
-            why = f"{job.sequence.unread_tokens} tokens of prompt cannot be read in the time that is left"
+            why = f"{job.sequence.unread_tokens} tokens of the prompt cannot be processed in the remaining time"
             self._drop(job, Outcome.DEADLINE_EXPIRED, why)
         else:
             self._drop(job, Outcome.DEADLINE_EXPIRED, "the deadline passed while the request waited for a slot")
 
     def _stalled(self, job: Job) -> None:
-        behind = f"the reader is {self._stream_buffer_tokens} tokens behind"
-        self._drop(job, Outcome.CLIENT_GONE, f"{behind}; read faster, or ask with stream: false", waste="write_stall")
+        behind = f"the client is more than {self._stream_buffer_tokens} tokens behind"
+        self._drop(job, Outcome.CLIENT_GONE, f"{behind}; read faster, or set stream: false", waste="write_stall")
 
     # Shutdown
 

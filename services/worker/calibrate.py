@@ -223,7 +223,7 @@ def _obstacle(path: Path) -> str:
         with path.open(encoding="utf-8", errors="replace") as old:
             ours = old.readline().startswith(HEADER)
     except FileNotFoundError:
-        return "" if path.parent.is_dir() else "there is no such folder"
+        return "" if path.parent.is_dir() else "no such folder"
     except OSError as error:
         return error.strerror or "it cannot be read"
     return "" if ours else "it holds something else, and would be replaced; name another file"

@@ -120,7 +120,7 @@ class Stepper:
             step = self._engine.step() if self._running else Step(0.0, 0, 0)
             return self._step_result(request.number, step, lost)
         except EngineDied as error:
-            report("the engine died in a step", error)
+            report("the engine process ended during a step", error)
             exit_now(os.EX_SOFTWARE)
         except Exception as error:
             report("the engine failed in a step", error)
@@ -256,8 +256,8 @@ def make_engine_or_exit(start: wire.Start, make: Make, channel: Channel) -> Engi
     except ModuleNotFoundError as missing:
         message = f"the engine needs {missing.name}, which is not installed: pip install 'weir[torch]'"
     except Exception as error:
-        report("the engine could not be made", error)
-        message = f"the engine could not be made: {describe_error(error)}"
+        report("the engine could not be created", error)
+        message = f"the engine could not be created: {describe_error(error)}"
     channel.send(wire.Unusable(start.number, message))
     exit_now()
 

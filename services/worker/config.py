@@ -26,65 +26,68 @@ class WorkerSettings(ServiceSettings):
     worker_name: str = Field(
         "worker-0",
         pattern=r"^[A-Za-z0-9._:-]{1,64}$",
-        description="name it announces and logs",
+        description="unique name of the worker",
     )
-    lab_network: bool = Field(
-        False, description="nobody but this machine reaches METRICS_HOST, whatever it is: faults may be put there"
-    )
+    lab_network: bool = Field(False, description="only this machine reaches METRICS_HOST: faults may be set there")
     engine: Literal["simulated", "torch"] = Field("simulated", description="what computes the answers")
     model_name: str = Field(
-        "", max_length=128, description="model it announces; empty: weir-sim, or the last part of MODEL_ID"
+        "", max_length=128, description="announced model; empty for weir-sim, or the last part of MODEL_ID"
     )
     batching: Literal["continuous", "static"] = Field(
-        "continuous", description="continuous: join at every step; static: whole batches, for the experiment"
+        "continuous", description="continuous: sequences join at every step; static: whole batches, for experiments"
     )
     max_batch_size: int = Field(8, ge=1, le=256, description="most sequences that share a step: the worker's slots")
     batch_timeout_ms: float = Field(
         10.0, ge=0, le=60_000, description="milliseconds a static batch waits to fill; unused when continuous"
     )
-    worker_queue_size: int = Field(8, ge=1, le=1024, description="most requests waiting for a slot")
+    worker_queue_size: int = Field(8, ge=1, le=1024, description="most requests queued for a slot")
     stream_buffer_tokens: int = Field(
-        256, ge=1, le=65_536, description="tokens a slow reader may be behind before its answer is dropped"
+        256, ge=1, le=65_536, description="how far a slow reader may fall behind before its answer is dropped, tokens"
     )
 
     max_context_tokens: int = Field(
-        0, ge=0, le=MAX_TOKENS, description="most tokens of one prompt and its answer; 0: what the model can, or 32768"
+        0,
+        ge=0,
+        le=MAX_TOKENS,
+        description="most tokens of a prompt and its answer; 0: the model's, or 32768 when simulated",
     )
     kv_tokens: int = Field(
-        0, ge=0, le=MAX_TOKENS, description="tokens of prompts and answers held at once; 0: what fits, or 262144"
+        0, ge=0, le=MAX_TOKENS, description="token memory of running sequences; 0: what fits, or 262144 when simulated"
     )
     prefill_chunk_tokens: int = Field(
-        0, ge=0, le=MAX_TOKENS, description="most prompt tokens read in a step; 0: as many as cost what a step costs"
+        0, ge=0, le=MAX_TOKENS, description="most prompt tokens per step; 0: as many as double its time"
     )
     engine_stall_s: float = Field(
-        30.0, gt=0, le=3600, description="seconds after which a step that is not over means a new engine"
+        30.0, gt=0, le=3600, description="longest step before the engine is replaced, seconds"
     )
-    engine_start_s: float = Field(600.0, gt=0, le=36_000, description="seconds an engine may take to load its model")
+    engine_start_s: float = Field(600.0, gt=0, le=36_000, description="longest time to load a model, seconds")
 
     model_id: str = Field("tiny", min_length=1, max_length=512, description="model of the torch engine")
     model_revision: str = Field("main", min_length=1, max_length=128, description="revision of a hub model")
     model_cache_dir: str = Field("", max_length=4096, description="folder of models; empty: ~/.cache/weir/models")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="where the torch engine computes")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="numbers it computes with")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="device of the torch engine")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="number format of the torch engine"
+    )
     torch_threads: int = Field(1, ge=1, le=1024, description="processor threads of the torch engine")
 
-    sim_step_ms: float = Field(20.0, ge=0, le=60_000, description="milliseconds of a step, whatever is in it")
+    sim_step_ms: float = Field(20.0, ge=0, le=60_000, description="fixed time of a step, milliseconds")
     sim_step_per_sequence_ms: float = Field(
-        0.5, ge=0, le=10_000, description="milliseconds each running sequence adds to a step"
+        0.5, ge=0, le=10_000, description="time per running sequence in a step, milliseconds"
     )
     sim_prefill_ms_per_token: float = Field(
-        0.2, ge=0, le=10_000, description="milliseconds each prompt token adds to the step that reads it"
+        0.2, ge=0, le=10_000, description="time per prompt token in a step, milliseconds"
     )
     sim_time_scale: float = Field(
         1.0, gt=0, le=1000, description="factor on all simulated times: 0.1 is ten times faster"
     )
     sim_jitter: float = Field(0.0, ge=0, lt=1, description="half-width of a step's random error, as a share of it")
-    sim_seed: int = Field(0, description="seed of the simulated chance")
-    sim_slow_factor: float = Field(1.0, ge=1, le=1000, description="fault: every step takes so many times as long")
-    sim_hang_after: int = Field(0, ge=0, description="fault: after so many tokens a step never ends; 0: never")
-    sim_die_after: int = Field(0, ge=0, description="fault: after so many answers the process ends; 0: never")
-    sim_garbage: float = Field(0.0, ge=0, le=1, description="fault: share of answers that are broken on the wire")
-    sim_poison: str = Field("", max_length=1024, description="fault: a prompt with this text ends the process")
+    sim_seed: int = Field(0, description="seed of the simulated randomness")
+    sim_slow_factor: float = Field(1.0, ge=1, le=1000, description="fault: factor on every step")
+    sim_hang_after: int = Field(0, ge=0, description="fault: tokens after which a step never ends; 0 for never")
+    sim_die_after: int = Field(0, ge=0, description="fault: answers after which the process ends; 0 for never")
+    sim_garbage: float = Field(0.0, ge=0, le=1, description="fault: share of answers with an unreadable last line")
+    sim_poison: str = Field("", max_length=1024, description="fault: text in a prompt that ends the process")
 
     @property
     def announced_model(self) -> str:

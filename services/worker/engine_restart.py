@@ -28,6 +28,6 @@ async def _restarted(executor: EngineExecutor, log: Log) -> bool:
     try:
         await executor.restart()
     except (EngineDied, EngineUnusable) as error:
-        log.error("the engine could not be made again", why=str(error))
+        log.error("the engine could not be restarted", why=str(error))
         return False
     return True

@@ -99,7 +99,7 @@ def _add_faults(api: FastAPI, faults: Faults, lab_network: bool) -> None:
     async def not_for_pages(exchange: Call) -> None:
         by_name = lab_network or names_loopback(exchange.header(b"host"))
         if exchange.header(b"origin") is not None or not by_name:
-            raise BadInput("/faults is not for web pages", status=403, code="forbidden")
+            raise BadInput("/faults does not accept requests from web pages", status=403, code="forbidden")
 
     async def show() -> Response:
         return json_answer(faults.plan)

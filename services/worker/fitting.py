@@ -79,8 +79,8 @@ def fit(points: Sequence[Point]) -> Fit:
     worst, r_squared = _quality(points, coefficients)
     if worst > MAX_RESIDUAL:
         raise CannotFit(
-            f"the best line is off by {worst:.0%} at its worst: this engine is slower at some sizes than at others, "
-            "or something else used the machine. Run it again when nothing else does."
+            f"the best line is off by {worst:.0%} at its worst: the engine's step time is not linear, "
+            "or another process used the machine. Run it again on an idle machine."
         )
     return Fit(*coefficients, kinds=len(points), r_squared=r_squared, worst_residual=worst)
 
@@ -102,8 +102,8 @@ def _check_growth(points: Sequence[Point], free: Sequence[float]) -> None:
     for each, count, what in zip(free[1:], highest[1:], ("running sequence", "prompt token"), strict=True):
         if each * count < -MAX_DECLINE * typical_ms:
             raise CannotFit(
-                f"each {what} made steps {-each:.3g} ms shorter, which cannot be: something else used the machine. "
-                "Run it again when nothing else does."
+                f"each {what} made steps {-each:.3g} ms shorter: another process used the machine. "
+                "Run it again on an idle machine."
             )
 
 

@@ -24,32 +24,37 @@ class WorkerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.step_seconds = Histogram(
-            "weir_worker_step_seconds", "Time of one engine step", buckets=SECONDS_BUCKETS, registry=registry
+            "weir_worker_step_seconds", "Duration of an engine step", buckets=SECONDS_BUCKETS, registry=registry
         )
         self.batch_size = Histogram(
-            "weir_worker_batch_size", "Sequences that shared a step", buckets=BATCH_BUCKETS, registry=registry
+            "weir_worker_batch_size", "Sequences in an engine step", buckets=BATCH_BUCKETS, registry=registry
         )
         self.queue_delay_seconds = Histogram(
-            "weir_worker_queue_delay_seconds", "Wait for a slot", buckets=SECONDS_BUCKETS, registry=registry
+            "weir_worker_queue_delay_seconds", "Queue wait for a slot", buckets=SECONDS_BUCKETS, registry=registry
         )
         self.prompt_tokens = Counter(
-            "weir_worker_prompt_tokens_total", "Prompt tokens of the requests that got a slot", registry=registry
+            "weir_worker_prompt_tokens_total", "Prompt tokens of requests that got a slot", registry=registry
         )
-        self.prefill_tokens = Counter("weir_worker_prefill_tokens_total", "Prompt tokens read", registry=registry)
+        self.prefill_tokens = Counter("weir_worker_prefill_tokens_total", "Prompt tokens processed", registry=registry)
         self.completion_tokens = Counter("weir_worker_completion_tokens_total", "Tokens generated", registry=registry)
-        requests = Counter("weir_worker_requests_total", "Requests by how they ended", ["outcome"], registry=registry)
+        requests = Counter("weir_worker_requests_total", "Requests, by outcome", ["outcome"], registry=registry)
         self.requests = {outcome: requests.labels(outcome.value) for outcome in Outcome}
         wasted = Counter(
-            "weir_wasted_seconds_total", "Slot time spent on answers that nobody got", ["reason"], registry=registry
+            "weir_wasted_seconds_total",
+            "Slot time spent on answers that reached no client",
+            ["reason"],
+            registry=registry,
         )
         self.wasted_seconds = {reason: wasted.labels(reason) for reason in WASTE_REASONS}
         tokens = Counter(
-            "weir_worker_wasted_tokens_total", "Tokens generated for answers that nobody got", ["reason"],
+            "weir_worker_wasted_tokens_total", "Tokens generated for answers that reached no client", ["reason"],
             registry=registry,
         )  # fmt: skip
         self.wasted_tokens = {reason: tokens.labels(reason) for reason in WASTE_REASONS}
         self.engine_restarts = Counter(
-            "weir_worker_engine_restarts_total", "Engines replaced: they died, or stood still", registry=registry
+            "weir_worker_engine_restarts_total",
+            "Engines replaced because they ended or did not finish a step in time",
+            registry=registry,
         )
 
     def stepped(self, step: Step) -> None:
@@ -72,14 +77,14 @@ class WorkerMetrics:
         waiting: Callable[[], float],
         kv_usage: Callable[[], float],
     ) -> None:
-        self._gauge("weir_worker_slots", "Sequences that may run at once", slots)
-        self._gauge("weir_worker_inflight", "Sequences running now", inflight)
-        self._gauge("weir_worker_queue_depth", "Requests waiting for a slot", waiting)
-        self._gauge("weir_worker_kv_usage_ratio", "Share of the token memory in use, 0 to 1", kv_usage)
+        self._gauge("weir_worker_slots", "Largest number of running sequences", slots)
+        self._gauge("weir_worker_inflight", "Running sequences", inflight)
+        self._gauge("weir_worker_queue_depth", "Queued requests", waiting)
+        self._gauge("weir_worker_kv_usage_ratio", "Share of the KV cache in use, 0 to 1", kv_usage)
         for name, meaning, read in (
-            ("vllm:num_requests_running", "Sequences running now", inflight),
-            ("vllm:num_requests_waiting", "Requests waiting for a slot", waiting),
-            ("vllm:kv_cache_usage_perc", "Share of the token memory in use, 0 to 1", kv_usage),
+            ("vllm:num_requests_running", "Running sequences", inflight),
+            ("vllm:num_requests_waiting", "Queued requests", waiting),
+            ("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1", kv_usage),
         ):
             gauge = Gauge(name, meaning, ["model_name"], registry=self.registry)
             gauge.labels(model).set_function(read)

@@ -30,7 +30,7 @@ from services.worker.sequence_table import SequenceTable
 
 COMMAND = (sys.executable, "-m", "services.worker.child")
 STOP_WITHIN_S = 2.0
-REPLACED = "it was replaced, or stopped, meanwhile"
+REPLACED = "the engine was replaced or stopped in the meantime"
 
 
 class EngineFault(RuntimeError):
@@ -155,7 +155,7 @@ class EngineProcess:
             case wire.Unusable(message=message):
                 return message
             case Died(why=why):
-                return f"the engine died while it was made: {why}"
+                return f"the engine ended while it was being created: {why}"
             case _:
                 return f"the engine's process answered {type(answer).__name__} when it was to start"
 

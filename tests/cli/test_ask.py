@@ -61,7 +61,7 @@ def test_a_streamed_answer_ends_with_its_sources() -> None:
 
 def test_a_stream_that_breaks_off_is_not_taken_for_an_answer() -> None:
     console, _ = page()
-    with pytest.raises(LabError, match="middle"):
+    with pytest.raises(LabError, match="incomplete"):
         follow(console, events(iter([STREAM[:60]])))
 
 

@@ -93,7 +93,7 @@ def test_a_service_tells_what_it_lacks() -> None:
     assert lacking.level is FindingLevel.WARN
     assert "retrieval" in lacking.seen
     assert look(router, 503, body={"workers": []}).level is FindingLevel.FAIL
-    assert "something else" in look(router, text="<html>").seen
+    assert "another program answers" in look(router, text="<html>").seen
 
 
 def shown(**printed: object) -> Finding:
@@ -157,7 +157,7 @@ def test_a_degraded_answer_warns_and_a_refusal_gives_its_reason() -> None:
     assert look(router, body=whole).level is FindingLevel.OK
     assert look(router, body={**whole, "source": "degraded", "retrieval_source": "none"}).level is FindingLevel.WARN
     full = look(router, 429, body={"error": {"message": "The platform is full."}})
-    assert (full.level, full.seen) == (FindingLevel.WARN, "refused: The platform is full.")
+    assert (full.level, full.seen) == (FindingLevel.WARN, "rejected: The platform is full.")
     assert look(router, 503, body={"error": {"message": "No worker."}}).level is FindingLevel.FAIL
 
 

@@ -131,7 +131,7 @@ def test_a_picture_that_cannot_be_made_ends_the_streams_and_says_so_without_its_
         await again.leave()
         gallery.fanout._log.close()
         said = gallery.log_stream.getvalue()
-        assert b"could not be made" in said
+        assert b"could not be built" in said
         assert b"sekrit" not in said
 
     run(main())

@@ -186,4 +186,4 @@ def test_a_job_whose_end_could_not_be_told_leaves_nobody_waiting(monkeypatch: py
         return stream
 
     with asyncio.Runner(loop_factory=SimLoop) as runner:
-        assert b"a job's end could not be told" in runner.run(main()).getvalue()
+        assert b"the result of a job could not be sent" in runner.run(main()).getvalue()

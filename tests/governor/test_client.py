@@ -109,7 +109,7 @@ def test_who_gives_up_says_why() -> None:
         async with governor(backend) as stand:
             busy = asyncio.create_task(sent(stand))
             await until(lambda: backend.running == 1)
-            with pytest.raises(SendFailed, match="told to come back 1 times: --max-retries allows 0"):
+            with pytest.raises(SendFailed, match="deferred 1 times: --max-retries allows 0"):
                 await sent(stand, Effort(retries=0))
             with pytest.raises(SendFailed, match="the deadline would pass"):
                 await sent(stand, Effort(deadline_s=0.2))
@@ -167,7 +167,7 @@ def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() 
     [
         (
             b'{"verb":"clarify","status":"need","need_code":"manifest_invalid"}',
-            "wants something else: manifest_invalid",
+            "unexpected reply from the governor: manifest_invalid",
         ),
         (b"HTTP/1.1 400 Bad Request", "not a governor"),
         (b"[]", "not a governor"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import pytest
 
 from services.governor import app
-from services.governor.config import GovernorSettings
+from services.governor.config import GovernorSettings, deprecated
 from services.governor.gate import GovernorLimits
+from services.runtime.log import Log
 from services.runtime.settings import load
 
 
@@ -87,6 +90,41 @@ def test_what_is_set_is_what_binds() -> None:
     )  # fmt: skip
     assert app.bounds(chosen) == GovernorLimits(2000, 3, 60_000_000, 70_000_000, 5.0)
     assert app.bounds(settings()) == GovernorLimits()
+
+
+@pytest.mark.parametrize(
+    ("given", "every_s", "old"),
+    [
+        ({}, 10.0, ()),
+        ({"GOVERNOR_KEEPALIVE_S": "3"}, 3.0, ()),
+        ({"GOVERNOR_WORD_EVERY_S": "4"}, 4.0, ("GOVERNOR_WORD_EVERY_S",)),
+        ({"GOVERNOR_KEEPALIVE_S": "3", "GOVERNOR_WORD_EVERY_S": "4"}, 3.0, ("GOVERNOR_WORD_EVERY_S",)),
+    ],
+)
+def test_the_old_name_of_the_keepalive_is_read_for_one_release(
+    given: dict[str, str], every_s: float, old: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    chosen = settings()
+    assert chosen.governor_keepalive_s == every_s
+    assert settings(governor_keepalive_s=5.0).governor_keepalive_s == 5.0
+    stream = io.BytesIO()
+    log = Log("test", stream=stream)
+    app.build(chosen, log=log)
+    log.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["setting"], line["replacement"]) for line in lines] == [
+        ("WARNING", name, "GOVERNOR_KEEPALIVE_S") for name in old
+    ]
+
+
+def test_the_old_name_is_also_read_from_the_env_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("GOVERNOR_WORD_EVERY_S=4\n", encoding="utf-8")
+    assert GovernorSettings().governor_keepalive_s == 4.0
+    assert deprecated() == {"GOVERNOR_WORD_EVERY_S": "GOVERNOR_KEEPALIVE_S"}
 
 
 def test_no_more_connections_are_held_than_there_are_descriptors_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -299,7 +299,7 @@ def test_what_aliases_stand_for_is_bounded_by_the_files_size(tmp_path: Path) -> 
     path = tmp_path / "laughs.yaml"
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 12))
     path.write_text("l0: &l0 [ha]\n" + levels)
-    with pytest.raises(yamlfile.Unreadable, match="aliases stand for more than"):
+    with pytest.raises(yamlfile.Unreadable, match="aliases expand to more than"):
         yamlfile.read_yaml(path)
 
 

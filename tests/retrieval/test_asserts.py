@@ -117,7 +117,7 @@ def test_the_keeper_of_connections_goes_on_after_one_that_fires() -> None:
         await asyncio.sleep(10.0)
         assert pool.open == 2
 
-    assert "a new connection could not be lent" in with_pool(scenario)
+    assert "a new connection could not be assigned" in with_pool(scenario)
     assert faults >= 2
 
 

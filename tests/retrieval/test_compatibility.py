@@ -82,7 +82,7 @@ def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
     (said,) = looking(postgres_url, "another model", scenario)
     line = json.loads(said)
     assert (line["level"].lower(), line["event"]) == ("warning", WARNING)
-    assert (line["chunks"], line["tenants"], line["mend"]) == (5, 2, "weir ingest --reembed")
+    assert (line["chunks"], line["tenants"], line["remedy"]) == (5, 2, "weir ingest --reembed")
 
 
 def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: str) -> None:
@@ -137,7 +137,11 @@ def test_vectors_of_another_size_end_the_start_or_are_an_error_as_soon_as_they_a
     said = looking(postgres_url, OLD, scenario)
     assert IncompatibleModel.exit_status == EXIT_BAD_SETTINGS
     assert len(said) == (0 if reached_at_start else 1)
-    assert all("no search can succeed" in line and "set EMBED_MODEL_PATH to a model that fits" in line for line in said)
+    assert all(
+        "the model does not match the database: no search can succeed" in line
+        and "set EMBED_MODEL_PATH to a model that fits" in line
+        for line in said
+    )
 
 
 @pytest.mark.parametrize(

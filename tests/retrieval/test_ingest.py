@@ -117,7 +117,7 @@ def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgre
         "latin.txt": "is not UTF-8 (byte 3)",
         "broken.pdf": reasons["broken.pdf"],
         "big.md": "is larger than 1,024 bytes (INGEST_MAX_FILE_BYTES)",
-        "empty.md": "holds no text",
+        "empty.md": "contains no text",
         "outside.md": "is a link that leads out of the folder",
         "nowhere": "does not exist",
     }

@@ -78,12 +78,12 @@ def test_how_a_text_is_pooled_is_read_in_both_forms(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"1_Pooling/config.json": {"pooling_mode_max_tokens": True}}, "asks for another pooling than mean or cls"),
-        ({"1_Pooling/config.json": {"pooling_mode": "lasttoken"}}, "asks for another pooling than mean or cls"),
-        ({"1_Pooling/config.json": {"pooling_mode_cls_token": True}}, "asks for another pooling than mean or cls"),
+        ({"1_Pooling/config.json": {"pooling_mode_max_tokens": True}}, "sets a pooling other than mean or cls"),
+        ({"1_Pooling/config.json": {"pooling_mode": "lasttoken"}}, "sets a pooling other than mean or cls"),
+        ({"1_Pooling/config.json": {"pooling_mode_cls_token": True}}, "sets a pooling other than mean or cls"),
         ({"modules.json": [{"type": "sentence_transformers.models.Dense"}]}, "modules.json has a step 'Dense'"),
-        ({"config_sentence_transformers.json": {"prompts": {"query": "query: "}}}, "asks for words before each text"),
-        ({"config.json": ["a list"]}, "holds no object"),
+        ({"config_sentence_transformers.json": {"prompts": {"query": "query: "}}}, "sets prompts before each text"),
+        ({"config.json": ["a list"]}, "does not hold a JSON object"),
     ],
 )
 def test_what_is_not_computed_here_is_refused(

@@ -190,4 +190,4 @@ def test_a_worker_is_looked_at_again_after_a_look_that_met_a_fault_of_ours() -> 
 
     run(main())
     assert looks > 3
-    assert "a look at a worker failed" in lines.read()
+    assert "the worker probe failed" in lines.read()

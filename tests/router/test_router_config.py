@@ -72,7 +72,7 @@ BROKEN = {
     ),
     "a name that stands twice": (
         "workers: [{name: a, kind: weir, url: 'http://x'}, {name: a, kind: weir, url: 'http://y'}]",
-        "stand twice: a",
+        "duplicate names: a",
     ),
 }
 

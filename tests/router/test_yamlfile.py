@@ -32,7 +32,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeyp
         return state(descriptor)
 
     monkeypatch.setattr(yamlfile, "state", looking)
-    with pytest.raises(Unreadable, match="was changed while it was read"):
+    with pytest.raises(Unreadable, match="changed while it was read"):
         read_yaml(file)
     assert read_yaml(file) == {"tenants": ["a", "b"]}
 

@@ -236,7 +236,7 @@ def test_what_a_collector_refuses_is_counted_as_failed_and_logged_when_it_begins
     assert sink.counts == {"exported": 2, "dropped": 0, "failed": 6}
     told = [json.loads(line) for line in lines.read().splitlines()]
     assert [(line["level"], line["event"]) for line in told] == [
-        ("WARNING", "traces cannot be exported"), ("INFO", "traces are exported again"),
+        ("WARNING", "trace export failed"), ("INFO", "trace export recovered"),
     ]  # fmt: skip
 
 

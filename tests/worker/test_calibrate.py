@@ -176,7 +176,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
 ):
     with pytest.raises(SystemExit):
         main(["--write", str(tmp_path / "none" / "speed.env")])
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["KEEP=1\n", ""])

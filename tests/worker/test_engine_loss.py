@@ -191,7 +191,7 @@ async def test_a_prompt_that_cannot_be_read_in_time_gets_no_slot():
         doomed = await loop.submit(type(request)(**{**_fields(request), "prompt": words}))
         ending = (await read(doomed))[1]
         assert (ending.outcome, now()) == (Outcome.DEADLINE_EXPIRED, pytest.approx(0))
-        assert "300 tokens of prompt cannot be read" in ending.message
+        assert "300 tokens of the prompt cannot be processed" in ending.message
         assert loop.executor.engine.computed == {}
 
 

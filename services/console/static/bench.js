@@ -68,7 +68,7 @@ export class Bench {
       this.#problem("");
       this.#show(await answer.json());
     } catch {
-      this.#problem("The router does not answer.");
+      this.#problem("The router does not respond.");
     }
   }
 
@@ -169,7 +169,7 @@ export class Bench {
       this.#problem(fault);
       return answer.ok;
     } catch {
-      this.#problem("The router does not answer.");
+      this.#problem("The router does not respond.");
       return false;
     }
   }
@@ -205,12 +205,12 @@ function said(value, unit) {
 function numbersOf(run) {
   const late = run.p95_ms === null ? NONE : `${ms(run.p95_ms)} of ${ms(run.deadline_ms)} ms`;
   return [
-    ["asked", `${rate(run.rate_per_s)} /s, ${rate(run.capacity_per_s)} can be done`],
+    ["load", `${rate(run.rate_per_s)} /s, capacity ${rate(run.capacity_per_s)} /s`],
     ["sent", count(run.sent)],
     ["on time", count(run.on_time)],
-    ["turned away", count(run.refused)],
+    ["rejected", count(run.refused)],
     ["late", count(run.late)],
-    ["failed or gone", count(run.failed + run.gone)],
+    ["failed or disconnected", count(run.failed + run.gone)],
     ["p95 of the deadline", late],
   ].map(([name, value]) => ({ name, value }));
 }

@@ -29,7 +29,7 @@ const CHARTS = [
     ],
   },
   {
-    title: "Is capacity spent on answers that count?",
+    title: "Is capacity spent on useful answers?",
     unit: "tokens/s",
     says: "Goodput is work that was answered in time. Capacity is what the workers can do.",
     format: count,
@@ -39,10 +39,10 @@ const CHARTS = [
     ],
   },
   {
-    title: "Why are requests turned away?",
+    title: "Why are requests rejected?",
     unit: "requests/s",
     short: "/s",
-    says: "Refusals by their reason. Each carries the time at which to come back.",
+    says: "Rejections by reason. Each tells the client when to retry.",
     format: rate,
     lines: () =>
       Object.entries(REFUSALS).map(([code, name], n) =>
@@ -54,10 +54,10 @@ const CHARTS = [
       ),
   },
   {
-    title: "Whose line grows?",
-    unit: "requests waiting",
+    title: "Whose queue grows?",
+    unit: "queued requests",
     short: "wait",
-    says: "How many wait in each tenant’s own line.",
+    says: "Queued requests of each tenant.",
     format: count,
     lines: (tenants) =>
       tenants.map((tenant, n) =>

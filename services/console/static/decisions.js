@@ -55,7 +55,7 @@ export class Decisions {
 
   #hold(on) {
     this.held = on;
-    setText($("decisions-held"), on ? "It holds still now." : "");
+    setText($("decisions-held"), on ? "The list is paused." : "");
   }
 }
 
@@ -68,7 +68,7 @@ class Row {
       { type: "button", class: "open", onclick: () => onPick(decision.id) },
       shortId(decision.id),
     );
-    setAttribute(open, "aria-label", `Open the life of request ${decision.id}`);
+    setAttribute(open, "aria-label", `Open the details of request ${decision.id}`);
     this.root = make(
       "tr",
       { class: kind.column },

@@ -6,13 +6,13 @@ import { count, rate } from "./format.js";
 import { DECISIONS } from "./words.js";
 
 const DOOR = [
-  { name: "admit", shape: "disc", mark: "●", title: "Let in", rate: "admitted" },
-  { name: "degrade", shape: "half", mark: "◒", title: "Let in, smaller", rate: "degraded" },
-  { name: "refuse", shape: "triangle", mark: "▼", title: "Turned away", rate: "refused" },
+  { name: "admit", shape: "disc", mark: "●", title: "Admitted", rate: "admitted" },
+  { name: "degrade", shape: "half", mark: "◒", title: "Admitted, degraded", rate: "degraded" },
+  { name: "refuse", shape: "triangle", mark: "▼", title: "Rejected", rate: "refused" },
 ];
 const OUT = [
   { name: "served", shape: "disc", mark: "●", title: "On time", rate: "served" },
-  { name: "expire", shape: "cross", mark: "✕", title: "Expired in line", rate: "expired" },
+  { name: "expire", shape: "cross", mark: "✕", title: "Expired in the queue", rate: "expired" },
   { name: "lost", shape: "diamond", mark: "◆", title: "Late or lost", rate: "lost" },
 ];
 

@@ -25,7 +25,7 @@ export class Ladder {
       const here = frame.classes.filter((one) => one.level === level);
       setClass(rung.root, "here", level === frame.level);
       setAttribute(rung.root, "aria-current", level === frame.level ? "step" : null);
-      setText(rung.classes, here.map((one) => (one.held ? `${one.name} (held by hand)` : one.name)).join(", "));
+      setText(rung.classes, here.map((one) => (one.held ? `${one.name} (set by the operator)` : one.name)).join(", "));
     });
     setText($("ladder-says"), rungSays(frame.level));
   }

@@ -11,23 +11,23 @@ const AGAIN_MS = 1000; // while it still lives
 
 const NUMBERS = [
   [
-    "When was it promised?",
+    "What was predicted?",
     [
       ["deadline_ms", "its deadline", "ms"],
-      ["predicted_wait_ms", "wait that was predicted", "ms"],
-      ["predicted_wait_q95_ms", "wait that 95 of 100 stay below", "ms"],
-      ["margin", "share of the deadline that the door plans with", "share"],
-      ["queue_depth", "requests that waited as it came", ""],
-      ["hint_ms", "told to come back in", "ms"],
+      ["predicted_wait_ms", "predicted wait", "ms"],
+      ["predicted_wait_q95_ms", "predicted wait, 95th percentile", "ms"],
+      ["margin", "share of the deadline that admission plans with", "share"],
+      ["queue_depth", "queued requests at arrival", ""],
+      ["hint_ms", "told to retry in", "ms"],
     ],
   ],
   [
     "How long did it take?",
     [
-      ["waited_ms", "waited in line", "ms"],
-      ["retrieval_ms", "passages took", "ms"],
+      ["waited_ms", "waited in the queue", "ms"],
+      ["retrieval_ms", "retrieval took", "ms"],
       ["first_token_ms", "first token after", "ms"],
-      ["total_ms", "all of it", "ms"],
+      ["total_ms", "in total", "ms"],
       ["attempts", "attempts at a worker", ""],
     ],
   ],
@@ -36,9 +36,9 @@ const NUMBERS = [
     [
       ["prompt_tokens", "prompt", "tokens"],
       ["context_tokens", "passages in it", "tokens"],
-      ["max_tokens", "asked for at most", "tokens"],
-      ["granted_tokens", "was allowed", "tokens"],
-      ["completion_tokens", "were written", "tokens"],
+      ["max_tokens", "requested at most", "tokens"],
+      ["granted_tokens", "allowed at most", "tokens"],
+      ["completion_tokens", "generated", "tokens"],
       ["charge_tokens", "charged to its tenant", "tokens"],
     ],
   ],
@@ -59,8 +59,8 @@ export class Life {
   open(id) {
     this.from = document.activeElement;
     this.asked = id;
-    setText($("life-title"), "A request’s life");
-    $("life-body").replaceChildren(make("p", { class: "muted" }, "Looking it up."));
+    setText($("life-title"), "Request details");
+    $("life-body").replaceChildren(make("p", { class: "muted" }, "Loading."));
     if (!this.dialog.open) this.dialog.showModal();
     this.#load(id);
   }
@@ -76,11 +76,11 @@ export class Life {
     try {
       const answer = await this.access.get(`/console/requests/${encodeURIComponent(id)}`);
       if (this.asked !== id) return;
-      if (answer.status === 404) return this.#say(`Request ${id} is forgotten: the router remembers the last 2,000.`);
+      if (answer.status === 404) return this.#say(`Request ${id} is no longer remembered: only the last 2,000 are.`);
       if (!answer.ok) return this.#say(await messageOf(answer));
       this.#show(await answer.json());
     } catch {
-      if (this.asked === id) this.#say("The router does not answer.");
+      if (this.asked === id) this.#say("The router does not respond.");
     }
   }
 
@@ -111,16 +111,16 @@ export class Life {
 function titleOf(life) {
   const total = life.numbers.total_ms;
   const took = total === null || total === undefined ? "" : ` after ${span(total)}`;
-  if (life.state === "waiting") return "It waits in line";
+  if (life.state === "waiting") return "It is queued";
   if (life.state === "running") return `It runs on ${life.numbers.worker ?? "a worker"}`;
   if (life.outcome === "served") return `Answered${took}, of ${span(life.deadline_ms)}`;
-  if (life.outcome in REFUSALS) return `Turned away at the door: ${REFUSALS[life.outcome]}`;
+  if (life.outcome in REFUSALS) return `Rejected at admission: ${REFUSALS[life.outcome]}`;
   return `${ENDS[life.outcome] ?? `Ended as ${life.outcome.replaceAll("_", " ")}`}${took}`;
 }
 
 function told(life) {
   const words = [];
-  if (life.message) words.push(`It was told: ${life.message}`);
+  if (life.message) words.push(`Message to the client: ${life.message}`);
   if (life.degraded?.length) words.push(`Cut from its answer: ${life.degraded.join(", ")}.`);
   return words.map((sentence) => make("p", { class: "told" }, sentence));
 }

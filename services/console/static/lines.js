@@ -13,7 +13,7 @@ const TURNS_TOLD = 8;
 const FIT = 7; // rows before the list scrolls
 
 const POSITIONS = {
-  new: "new: goes ahead",
+  new: "new: starts first",
   now: "in this round",
   next: "in the next round",
   later: "in debt: later",
@@ -58,8 +58,8 @@ export class Lines {
     setText(
       empty,
       others.tenants > 0
-        ? `and ${count(others.tenants)} more tenants, of whom ${count(others.waiting)} requests wait`
-        : "Nobody has asked yet.",
+        ? `and ${count(others.tenants)} more tenants with ${count(others.waiting)} queued requests`
+        : "No requests yet.",
     );
   }
 }
@@ -123,7 +123,7 @@ class Row {
 
   update(tenant) {
     setText(this.waiting, count(tenant.waiting));
-    setText(this.bound, tenant.waiting > tenant.bound ? " wait" : ` of ${count(tenant.bound)} wait`);
+    setText(this.bound, tenant.waiting > tenant.bound ? " queued" : ` of ${count(tenant.bound)} queued`);
     setText(this.facts, `weight ${tenant.weight} · share ${percent(tenant.share)} % · runs ${count(tenant.running)}`);
     setClass(this.root, "first", tenant.place === 0);
     setText(this.place, tenant.place === null ? "" : tenant.place === 0 ? "▶ next" : `turn ${tenant.place + 1}`);

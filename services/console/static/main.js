@@ -87,8 +87,8 @@ class Console {
   #pause(on) {
     this.paused = on;
     setAttribute($("pause"), "aria-pressed", String(on));
-    setText($("pause"), on ? "Go on" : "Pause");
-    this.announcer.say(on ? "The picture stands still." : "The picture goes on.");
+    setText($("pause"), on ? "Resume" : "Pause");
+    this.announcer.say(on ? "The view is paused." : "The view is live.");
     this.#link(this.stream.state, "");
   }
 
@@ -127,9 +127,9 @@ class Console {
     const words = {
       connecting: "Connecting",
       live: this.paused ? `Paused at ${at}` : "Live",
-      stale: `No news for ${detail}: this picture is of ${at}`,
-      lost: `Lost: ${detail}. Trying again${at ? `; this picture is of ${at}` : ""}`,
-      locked: this.access.given ? "That token is refused" : "A token is needed",
+      stale: `No update for ${detail}: this view is of ${at}`,
+      lost: `Lost: ${detail}. Reconnecting${at ? `; this view is of ${at}` : ""}`,
+      locked: this.access.given ? "That token is rejected" : "A token is required",
     }[state];
     setAttribute($("link"), "data-state", this.paused && state === "live" ? "paused" : state);
     setText($("link-text"), words);
@@ -137,7 +137,7 @@ class Console {
     setHidden($("token-form"), state !== "locked");
     if (state === "locked") $("token").focus();
     if (state !== this.linked && (state === "lost" || (state === "live" && this.linked === "lost"))) {
-      this.announcer.say(state === "lost" ? "The connection is lost; it is tried again." : "The connection is back.");
+      this.announcer.say(state === "lost" ? "The connection is lost; reconnecting." : "The connection is restored.");
     }
     this.linked = state;
   }

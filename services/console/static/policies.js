@@ -7,9 +7,9 @@ import { POLICIES } from "./words.js";
 
 /** The sentence in the picture that each policy makes true, and what is true without it. */
 const WITHOUT = {
-  admission: ["door-lede", "Admission is off: whoever finds room gets in."],
-  fairness: ["lines-lede", "Fairness is off: who came first goes first, whoever it is."],
-  cancellation: ["out-lede", "Cancellation is off: work goes on for nobody."],
+  admission: ["door-lede", "Admission is off: every request that fits into the queue is admitted."],
+  fairness: ["lines-lede", "Fairness is off: all tenants share one queue, first come, first served."],
+  cancellation: ["out-lede", "Cancellation is off: work continues without a client."],
 };
 
 export class Policies {
@@ -33,7 +33,7 @@ export class Policies {
     setText(
       $("policy-note"),
       off.length > 0
-        ? `Without ${list(off)}: this is how a service without Weir behaves. Switch it on again when you have seen it.`
+        ? `Without ${list(off)}: this is how a service without Weir behaves. Switch it on again afterwards.`
         : "Switches act at once, on the next request.",
     );
     setClass($("policies"), "some-off", off.length > 0);
@@ -58,7 +58,7 @@ export class Policies {
       this.update(await answer.json());
       this.announcer.say(`${POLICIES[name].word} is ${on ? "on" : "off"}.`);
     } catch {
-      setText($("policy-note"), "The router does not answer.");
+      setText($("policy-note"), "The router does not respond.");
     }
     return undefined;
   }

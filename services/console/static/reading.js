@@ -50,11 +50,13 @@ export class Reading {
     if (frame.level !== this.last.level) this.announcer.say(`Degradation level ${frame.level}.`);
     if (late !== this.last.late)
       this.announcer.say(
-        late ? `Only ${percent(shares.on_time)} % of what was let in is on time.` : "What is let in is on time again.",
+        late
+          ? `Only ${percent(shares.on_time)} % of the admitted requests are on time.`
+          : "Admitted requests are on time again.",
       );
     if (down !== this.last.down)
       this.announcer.say(
-        down === 0 ? "All workers answer." : `${plural(down, "worker")} ${down === 1 ? "does" : "do"} not answer.`,
+        down === 0 ? "All workers respond." : `${plural(down, "worker")} ${down === 1 ? "does" : "do"} not respond.`,
       );
     this.last = { level: frame.level, late, down };
   }
@@ -68,7 +70,7 @@ function capacityOf(frame) {
 
 function awayOf(rates) {
   const arrive = rates.admitted + rates.degraded + rates.refused;
-  if (arrive < QUIET_PER_S) return "nobody asks";
+  if (arrive < QUIET_PER_S) return "no requests";
   const most = Object.entries(rates.refusals).sort((a, b) => b[1] - a[1])[0];
   const why = most[1] > 0 ? `, most: ${REFUSALS[most[0]]}` : "";
   return `${percent(rates.refused / arrive)} % of what arrives${why}`;
@@ -93,21 +95,22 @@ function flowSentence(frame, rates) {
   const let_in = rates.admitted + rates.degraded;
   const arrive = let_in + rates.refused;
   if (frame.draining) return "The router is shutting down: it finishes what runs.";
-  if (frame.workers.every((worker) => !worker.healthy)) return "No worker answers, so everybody is told to come back.";
+  if (frame.workers.every((worker) => !worker.healthy))
+    return "No worker responds: every request is rejected with a time to retry.";
   if (arrive < QUIET_PER_S)
     return frame.inflight.now > 0
-      ? "Nothing new arrives; what was let in is being answered."
-      : "Nobody asks anything at the moment.";
+      ? "No new requests arrive; the admitted ones are being answered."
+      : "No requests arrive at the moment.";
   const smaller = smallerWords(rates, let_in);
-  if (rates.refused < 0.1) return `${rate(arrive)} requests arrive each second, and all of them are let in${smaller}.`;
-  const away = `${rate(rates.refused)} are told at once to come back later`;
-  return `${rate(arrive)} requests arrive each second. ${rate(let_in)} are let in${smaller}; ${away}.`;
+  if (rates.refused < 0.1) return `${rate(arrive)} requests arrive each second, and all are admitted${smaller}.`;
+  const away = `${rate(rates.refused)} are rejected at once with a time to retry`;
+  return `${rate(arrive)} requests arrive each second. ${rate(let_in)} are admitted${smaller}; ${away}.`;
 }
 
 function smallerWords(rates, let_in) {
   if (rates.degraded < 0.1) return "";
-  if (rates.degraded > 0.95 * let_in) return ", all to smaller answers";
-  return `, ${rate(rates.degraded)} of them to smaller answers`;
+  if (rates.degraded > 0.95 * let_in) return ", all with degraded answers";
+  return `, ${rate(rates.degraded)} of them with degraded answers`;
 }
 
 function timeSentence(frame, rates, shares) {
@@ -116,10 +119,10 @@ function timeSentence(frame, rates, shares) {
   if (shares.on_time < GOOD) {
     const lost =
       shares.wasted > 0.05
-        ? `, and ${percent(shares.wasted)} % of the workers’ time goes to answers that nobody gets`
+        ? `, and ${percent(shares.wasted)} % of the workers’ time goes to answers that reach no client`
         : "";
-    return `Of what was let in, only ${percent(shares.on_time)} % is on time${lost}.`;
+    return `Only ${percent(shares.on_time)} % of the admitted requests are on time${lost}.`;
   }
-  if (used === null) return "What was let in was on time.";
-  return `What was let in is on time: 95 of 100 answers take at most ${percent(used)} % of their deadline.`;
+  if (used === null) return "Admitted requests are on time.";
+  return `Admitted requests are on time: 95 of 100 answers take at most ${percent(used)} % of their deadline.`;
 }

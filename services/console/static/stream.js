@@ -103,14 +103,14 @@ export class Stream {
     this.aborter?.abort();
     this.aborter = null;
     const wait_ms = Math.min(SLOWEST_RETRY_MS, 500 * 2 ** this.failures++);
-    this.#set("lost", fault.name === "TypeError" ? "the router does not answer" : fault.message);
+    this.#set("lost", fault.name === "TypeError" ? "the router does not respond" : fault.message);
     this.retry = setTimeout(() => this.start(), wait_ms);
   }
 
   /** Is the newest frame old? Twice a second, whether frames come or not. */
   #look() {
     const age_ms = performance.now() - this.last_ms;
-    if (this.aborter !== null && age_ms > SILENT_MS) this.#lost(new Error("nothing has come for 15 seconds"));
+    if (this.aborter !== null && age_ms > SILENT_MS) this.#lost(new Error("nothing was received for 15 seconds"));
     else if (this.state === "live" && age_ms > Math.max(LEAST_STALE_MS, 5 * this.frame_ms)) this.#set("stale", "");
     if (this.state === "stale") this.handlers.onState("stale", `${Math.round(age_ms / 1000)} s`);
   }

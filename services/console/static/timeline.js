@@ -13,7 +13,7 @@ export function drawn(life, width) {
   const started = life.timeline.findLast((event) => event.what === "started")?.at_ms;
   const lives = life.state !== "ended";
   const ends = lives ? Math.max(life.deadline_ms ?? 0, last) : last;
-  const says = `From arrival to ${span(last)}, the deadline at ${span(life.deadline_ms)}. The list below says the same.`;
+  const says = `From arrival to ${span(last)}, the deadline at ${span(life.deadline_ms)}. The list below shows the same.`;
   const svg = makeSvg("svg", { class: "timeline", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": says });
   svg.append(makeSvg("path", { class: "axis", d: `M0 44.5H${width}` }));
   const open = lives ? " open" : "";
@@ -44,7 +44,7 @@ function predicted(life, at, most) {
   const width = Math.min(most, Math.max(2, at(wait_ms)));
   return [
     makeSvg("rect", { class: "predicted", x: 0, y: 50, width, height: 6, rx: 2 }),
-    label(0, 88, `▬ the wait that was predicted, ${span(wait_ms)}`, "predicted-name", "start"),
+    label(0, 88, `▬ predicted wait, ${span(wait_ms)}`, "predicted-name", "start"),
   ];
 }
 

@@ -2,36 +2,36 @@
 
 /** Decisions: their word, their mark, and where they fall. */
 export const DECISIONS = {
-  admit: { word: "let in", column: "admit" },
-  degrade: { word: "let in, made smaller", column: "degrade" },
-  yield: { word: "turned away, come back", column: "refuse" },
-  refuse: { word: "turned away", column: "refuse" },
+  admit: { word: "admitted", column: "admit" },
+  degrade: { word: "admitted, degraded", column: "degrade" },
+  yield: { word: "rejected, retry later", column: "refuse" },
+  refuse: { word: "rejected", column: "refuse" },
   served: { word: "answered on time", column: "served" },
-  expire: { word: "expired in line", column: "expire" },
+  expire: { word: "expired in the queue", column: "expire" },
   late: { word: "too late", column: "lost" },
-  gone: { word: "client gone", column: "lost" },
+  gone: { word: "client disconnected", column: "lost" },
   failed: { word: "failed", column: "lost" },
 };
 
 const REASONS = {
-  deadline: "would not be ready by its deadline",
+  deadline: "its deadline cannot be met",
   first_token: "its first token would be late",
   too_long: "longer than its deadline allows",
-  standing_queue: "its tenant’s line has stood too long",
-  no_slot: "wanted a slot now, none is free",
-  tenant_requests: "its tenant has too many requests waiting",
-  tenant_cost: "its tenant has too much work waiting",
-  tenant_bytes: "its tenant has too many bytes waiting",
-  platform_requests: "too many requests wait in all",
-  platform_cost: "too much work waits in all",
-  platform_bytes: "too many bytes wait in all",
-  rate: "its tenant is over its rate",
+  standing_queue: "its tenant has a standing queue",
+  no_slot: "no slot is free within the requested wait",
+  tenant_requests: "its tenant has too many queued requests",
+  tenant_cost: "its tenant has too much queued work",
+  tenant_bytes: "its tenant’s queue uses too much memory",
+  platform_requests: "the router has too many queued requests",
+  platform_cost: "the router has too much queued work",
+  platform_bytes: "the router’s queue uses too much memory",
+  rate: "its tenant is over its rate limit",
   paused: "its tenant is paused",
-  no_worker: "no worker is alive",
-  no_connection: "the router has no connection left",
-  workers_busy: "every worker refused it",
+  no_worker: "no healthy worker",
+  no_connection: "the router has no free connection",
+  workers_busy: "every worker rejected it",
   draining: "the router is shutting down",
-  poison: "it stopped two workers",
+  poison: "it crashed two workers",
 };
 
 export const reason = (code) => REASONS[code] ?? code.replaceAll("_", " ");
@@ -39,22 +39,22 @@ export const reason = (code) => REASONS[code] ?? code.replaceAll("_", " ");
 /** The outcomes by which somebody is turned away before any work, in the order in which charts list them. */
 export const REFUSALS = {
   deadline_infeasible: "would be late",
-  yield: "no room now",
-  tenant_queue_full: "own line full",
-  rate_limit_exceeded: "over its rate",
-  no_capacity: "no worker",
+  yield: "no capacity now",
+  tenant_queue_full: "tenant’s queue full",
+  rate_limit_exceeded: "over its rate limit",
+  no_capacity: "no healthy worker",
   draining: "shutting down",
 };
 
 /** How what was let in can end without an answer, as a headline. */
 export const ENDS = {
-  deadline_expired: "Its deadline passed in line",
+  deadline_expired: "Its deadline passed in the queue",
   deadline_exceeded: "Its deadline passed at a worker",
   upstream_failed: "Its workers failed",
-  poison_request: "It stopped two workers",
-  client_gone: "Its client left",
+  poison_request: "It crashed two workers",
+  client_gone: "Its client disconnected",
   model_not_found: "No such model",
-  invalid_request: "The request was wrong",
+  invalid_request: "The request was invalid",
 };
 
 /** After admission: the outcomes that are not an answer on time. Who left of their own will is not counted as late. */
@@ -66,18 +66,18 @@ export const LOST = ["deadline_exceeded", "upstream_failed", "internal_error", "
 export const POLICIES = {
   admission: {
     word: "admission",
-    on: "the door refuses at once what would be late",
-    off: "whoever finds room is let in, and waits",
+    on: "requests that would miss their deadline are rejected at once",
+    off: "every request that fits into the queue is admitted",
   },
   fairness: {
     word: "fairness",
-    on: "tenants take turns, by the work they cause",
-    off: "one line for all: first come, first served",
+    on: "tenants share the capacity, by the cost of their requests",
+    off: "one queue for all tenants: first come, first served",
   },
   cancellation: {
     word: "cancellation",
-    on: "work stops for those who left or are late",
-    off: "workers finish what nobody waits for",
+    on: "work stops when its client disconnects or its deadline passes",
+    off: "workers finish requests without a client",
   },
 };
 
@@ -92,12 +92,12 @@ export const LADDER = [
 
 export function rungSays(level) {
   const rung = LADDER[level];
-  if (level === 0) return "Nothing is cut: answers are as long, and with as many passages, as was asked.";
+  if (level === 0) return "Nothing is cut: answers have the length and the passages that were requested.";
   if (rung === undefined) return `Level ${level} is in force.`;
   const share = (value) => `${Math.round(value * 100)} %`;
   const passages =
     rung.depth === 0 ? "no passages" : `${share(rung.depth)} of the passages, ${share(rung.context)} of the context`;
-  const length = rung.answer === 1 ? "its whole length" : `at most ${share(rung.answer)} of the length asked for`;
-  const told = "Its header x-weir-degraded says so.";
-  return `Level ${level} of ${LADDER.length - 1}: a new answer gets ${passages} and ${length}. ${told}`;
+  const length = rung.answer === 1 ? "its full length" : `at most ${share(rung.answer)} of the requested length`;
+  const header = "Its header x-weir-degraded says so.";
+  return `Level ${level} of ${LADDER.length - 1}: a new answer gets ${passages} and ${length}. ${header}`;
 }

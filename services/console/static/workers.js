@@ -152,16 +152,16 @@ class Slot {
     setAttribute(
       this.root,
       "aria-label",
-      `Slot ${this.at + 1}: ${request.tenant}, ${Math.round(used * 10) * 10} % of its deadline is gone. Open its life.`,
+      `Slot ${this.at + 1}: ${request.tenant}, ${Math.round(used * 10) * 10} % of its deadline has passed. Open it.`,
     );
   }
 }
 
 function stateOf(worker) {
-  if (!worker.healthy) return "✕ does not answer";
+  if (!worker.healthy) return "✕ does not respond";
   if (worker.leaving) return "leaves";
-  if (worker.draining) return "shuts down";
-  if (worker.resting) return "rests: it refused";
+  if (worker.draining) return "draining";
+  if (worker.resting) return "pausing: it rejected a request";
   const ahead = worker.lookahead ? ` and ${worker.lookahead} ahead` : "";
   return `${count(worker.inflight)} of ${count(worker.slots)} slots${ahead}`;
 }

@@ -28,7 +28,7 @@ PASSED = (
     b"x-content-type-options",
     b"referrer-policy",
 )
-GONE = "the storm bench does not answer; start it with `python -m loadtests.storm`, or `make up` anew"
+GONE = "the storm bench does not answer; start it with `python -m loadtests.storm`, or restart `make up`"
 
 
 def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
@@ -46,7 +46,7 @@ def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
 
 async def _forward(pool: Pool, exchange: Exchange) -> None:
     if len(exchange.body) > MAX_BODY_BYTES:
-        raise TooLarge(f"a wish for a storm has at most {MAX_BODY_BYTES} bytes")
+        raise TooLarge(f"a storm request has at most {MAX_BODY_BYTES} bytes")
     target = b"/storm" + exchange.path.removeprefix(PREFIX).encode("ascii")
     target += b"?" + exchange.query if exchange.query else b""
     headers = ((b"content-type", b"application/json"), (b"x-weir-console", b"1"))

@@ -18,8 +18,8 @@ from services.router.request import InferenceRequest
 from services.router.telemetry.journal import KIND, NO_DETAILS, Entry
 
 ENDS = {
-    Outcome.CLIENT_GONE: "its client left",
-    Outcome.INTERNAL: "a fault of the router's: the log has this id",
+    Outcome.CLIENT_GONE: "its client disconnected",
+    Outcome.INTERNAL: "an internal error of the router; the log has this request id",
 }
 
 
@@ -65,39 +65,41 @@ def _state(entry: Entry) -> Progress:
 
 def _timeline(entry: Entry, margin: float) -> Iterator[Moment]:
     request, depth = entry.request, entry.request.queue_depth
-    yield Moment(0.0, "arrived", "" if depth is None else f"{_count(depth, 'request')} in line before it")
+    yield Moment(0.0, "arrived", "" if depth is None else f"{_count(depth, 'request')} queued ahead")
     if depth is not None and request.counted_wait_s + request.counted_service_s:
-        yield Moment(0.0, "weighed", _weighed(request, margin))
+        yield Moment(0.0, "checked", _weighed(request, margin))
     if request.admitted:
         yield from _on_its_way(request)
     gone = request.client_outcome
     if gone is not None:
-        yield Moment(_since(request, request.client_outcome_at), KIND[gone], "its work goes on for nobody")
+        yield Moment(_since(request, request.client_outcome_at), KIND[gone], "its work continues without a client")
     if entry.outcome is not None and gone is not None:
-        yield Moment(_since(request, entry.at), "over", "the work that nobody waited for has ended")
+        yield Moment(_since(request, entry.at), "ended", "the work without a client has ended")
     elif entry.outcome is not None:
         yield Moment(_since(request, entry.at), entry.what, _end(entry, entry.outcome))
 
 
 def _on_its_way(request: InferenceRequest) -> Iterator[Moment]:
     wait = f"a wait of {request.predicted_wait_s * 1000:.0f} ms was predicted"
-    yield Moment(0.0, "degrade" if request.level else "admit", f"a place in line at level {request.level}; {wait}")
+    yield Moment(0.0, "degrade" if request.level else "admit", f"queued at degradation level {request.level}; {wait}")
     if request.found is not None and request.ready_at:
         yield Moment(_since(request, request.ready_at), "passages", _passages(request))
     if request.started_at:
         yield Moment(_since(request, request.started_at), "started", _started(request))
     if request.attempts > 1 and request.failed_worker is not None:
-        on = f"on {request.worker_name}: {request.failed_worker.name} failed or refused"
-        yield Moment(_since(request, request.sent_at), "tried again", on)
+        on = f"on {request.worker_name}: {request.failed_worker.name} failed or rejected it"
+        yield Moment(_since(request, request.sent_at), "retried", on)
     if first_at := request.first_token_at:
-        yield Moment(_since(request, first_at), "first token", "" if request.parsed.stream else "by its worker's word")
+        yield Moment(
+            _since(request, first_at), "first token", "" if request.parsed.stream else "as its worker reported it"
+        )
 
 
 def _weighed(request: InferenceRequest, margin: float) -> str:
     """What its deadline was tested with: the sum that had to fit."""
     wait, work = request.counted_wait_s * 1000, request.counted_service_s * 1000
     share, whole = f"{100 * margin:.0f} %", (request.deadline - request.arrived_at) * 1000
-    text = f"{wait:.0f} ms of wait and {work:.0f} ms of work were to fit into {share} of {whole:.0f} ms"
+    text = f"{wait:.0f} ms of wait and {work:.0f} ms of work had to fit into {share} of {whole:.0f} ms"
     if request.first_token_by == inf:
         return text
     return f"{text}, and its first token into {share} of {(request.first_token_by - request.arrived_at) * 1000:.0f} ms"
@@ -110,14 +112,14 @@ def _since(request: InferenceRequest, at: float) -> float:
 def _passages(request: InferenceRequest) -> str:
     found = request.found
     if found is None or found.source == "skipped":
-        return "not looked up, by its level"
+        return "skipped at this degradation level"
     return f"{found.source}{f' ({found.reason})' if found.reason else ''}, after {found.seconds * 1000:.0f} ms"
 
 
 def _started(request: InferenceRequest) -> str:
     first = request.worker_name if request.failed_worker is None else request.failed_worker.name
-    waited = f"after {(request.started_at - request.queued_at) * 1000:.0f} ms in line"
-    return f"{f'on {first}, ' if first else ''}{waited}; it may write {_count(request.granted_tokens, 'token')}"
+    waited = f"after {(request.started_at - request.queued_at) * 1000:.0f} ms in the queue"
+    return f"{f'on {first}, ' if first else ''}{waited}; at most {_count(request.granted_tokens, 'token')}"
 
 
 def _end(entry: Entry, outcome: Outcome) -> str:
@@ -127,7 +129,7 @@ def _end(entry: Entry, outcome: Outcome) -> str:
     used = f"{100_000 * (entry.at - request.arrived_at) / request.deadline_ms:.0f} % of its deadline"
     if end is None:
         return used
-    return f"{used}; {_count(end.prompt_tokens, 'token')} read, {end.completion_tokens} written"
+    return f"{used}; {_count(end.prompt_tokens, 'token')} in the prompt, {end.completion_tokens} generated"
 
 
 def _count(number: int, what: str) -> str:

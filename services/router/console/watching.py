@@ -94,6 +94,8 @@ class _Handlers:
         journal.looked(now)
         found = journal.find(id)
         if found is None:
-            raise BadInput("no request of this id is known here, or not any more", status=404, code="not_found")
+            raise BadInput(
+                "no request with this id is known, or the router no longer remembers it", status=404, code="not_found"
+            )
         life = timeline(found, self._pipeline.dispatcher.scheduler, now)
         await exchange.reply(200, self._encoder.encode(life), headers=[(b"cache-control", b"no-store")])

@@ -21,12 +21,14 @@ def _infeasible(request: Request, decision: Rejection) -> str:
     slack_ms = (request.deadline - request.arrived_at) * 1000
     if decision.reason == "first_token":
         slack_ms = (request.first_token_by - request.arrived_at) * 1000
-        return f"the first token cannot come within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
+        return (
+            f"the first token cannot arrive within {slack_ms:.0f} ms: the queue wait alone is about {_ms(decision)} ms"
+        )
     if decision.reason == "too_long":
         first_ms = (request.first_token_by - request.arrived_at) * 1000
         of_first = f", {first_ms:.0f} ms for its first token" if first_ms < slack_ms else ""
-        return f"a request of this size takes longer than its {slack_ms:.0f} ms{of_first}, even without a wait"
-    return f"it cannot be answered within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
+        return f"a request of this size takes longer than its {slack_ms:.0f} ms{of_first}, even without a queue wait"
+    return f"the request cannot be answered within {slack_ms:.0f} ms: the queue wait alone is about {_ms(decision)} ms"
 
 
 def _deadline_ms(request: Request) -> float:
@@ -39,17 +41,17 @@ def _ms(decision: Rejection) -> int:
 
 
 SAY: dict[str, Say] = {
-    "no_worker": lambda *_: "no worker for this model is alive",
+    "no_worker": lambda *_: "no healthy worker serves this model",
     "no_slot": lambda _, decision: (
-        f"no slot comes free within the wait that was asked for; it takes about {_ms(decision)} ms"
+        f"no slot becomes free within the requested wait; the expected wait is about {_ms(decision)} ms"
     ),
-    "standing_queue": lambda _, decision: f"this tenant's queue stands, about {_ms(decision)} ms long",
-    "tenant_requests": lambda *_: "this tenant has as many requests waiting as it may have",
-    "tenant_cost": lambda *_: "this tenant has as much work waiting as it may have",
-    "tenant_bytes": lambda *_: "this tenant's waiting requests take as much memory as they may",
-    "platform_requests": lambda *_: "as many requests wait as may wait in all",
-    "platform_cost": lambda *_: "as much work waits as may wait in all",
-    "platform_bytes": lambda *_: "the waiting requests take as much memory as they may in all",
+    "standing_queue": lambda _, decision: f"this tenant has a standing queue of about {_ms(decision)} ms",
+    "tenant_requests": lambda *_: "this tenant's queue is full: it holds too many requests",
+    "tenant_cost": lambda *_: "this tenant's queue is full: it holds too much work",
+    "tenant_bytes": lambda *_: "this tenant's queue is full: its requests use too much memory",
+    "platform_requests": lambda *_: "the router's queue is full: it holds too many requests",
+    "platform_cost": lambda *_: "the router's queue is full: it holds too much work",
+    "platform_bytes": lambda *_: "the router's queue is full: its requests use too much memory",
 }
 
 
@@ -92,12 +94,12 @@ class Refusing:
         deadline_ms = _deadline_ms(request)
         if request.expires_for == "patience":
             return Refused(
-                Outcome.YIELD, f"no slot came free in the {waited_ms:.0f} ms that it was to wait", reason="no_slot",
+                Outcome.YIELD, f"no slot became free within the requested wait of {waited_ms:.0f} ms", reason="no_slot",
                 scope="tenant", retry_hint_ms=hint_s * 1000, deadline_ms=deadline_ms,
             )  # fmt: skip
-        what = "its first token" if request.expires_for == "first_token" else "the answer"
+        what = "the first token" if request.expires_for == "first_token" else "the answer"
         return Refused(
-            Outcome.DEADLINE_EXPIRED, f"after {waited_ms:.0f} ms in the queue {what} could no longer come in time",
+            Outcome.DEADLINE_EXPIRED, f"after {waited_ms:.0f} ms in the queue, {what} could no longer arrive in time",
             reason=request.expires_for, deadline_ms=deadline_ms,
         )  # fmt: skip
 
@@ -110,7 +112,7 @@ class Refusing:
         return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
 
     def no_live_worker(self, model: str) -> Refused:
-        return self.no_capacity(f"no worker that serves {model} is alive")
+        return self.no_capacity(f"no healthy worker serves {model}")
 
     def paused(self) -> Refused:
         hint_ms = self.about_ms(PAUSED_HINT_MS)
@@ -125,7 +127,7 @@ class Refusing:
         """The router has no connection left: its pool is full, or the system gives it no socket."""
         hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
         refusal = Refused(
-            Outcome.NO_CAPACITY, "this router has no connection left for a worker", reason="no_connection",
+            Outcome.NO_CAPACITY, "this router has no free connection to a worker", reason="no_connection",
             retry_hint_ms=hint_ms,
         )  # fmt: skip
         refusal.why = why

@@ -123,13 +123,15 @@ class AdminRoutes:
             self._unlogged += 1
             return
         asked = {"method": exchange.method, "path": exchange.path[:200]}
-        self._log.warning("admin request refused", **asked, status=error.status, code=error.code, untold=self._unlogged)
+        self._log.warning(
+            "admin request refused", **asked, status=error.status, code=error.code, not_logged=self._unlogged
+        )
         self._unlogged = 0
 
     def _check_key(self, exchange: Exchange) -> None:
         """Raises BadInput, 403, for a web page: a browser on this machine reaches loopback, and sends an Origin."""
         if exchange.header(b"origin") is not None:
-            raise BadInput("/admin is not for web pages", status=403, code="forbidden")
+            raise BadInput("/admin does not accept requests from web pages", status=403, code="forbidden")
         self._key.check(exchange)
 
     async def _unknown(self, exchange: Call) -> Response:
@@ -139,7 +141,7 @@ class AdminRoutes:
             wrong.headers = ((b"allow", ", ".join(methods).encode("ascii")),)
             raise wrong
         known = ", ".join(path for _, path in self._routes)
-        raise BadInput(f"there is nothing here; there are {known}", status=404, code="not_found")
+        raise BadInput(f"no such route; the routes are {known}", status=404, code="not_found")
 
     async def _state(self) -> Response:
         now = asyncio.get_running_loop().time()
@@ -156,27 +158,27 @@ class AdminRoutes:
             self._dispatcher.scheduler.hold_level(change.class_name, change.level)
         except ValueError as error:
             raise BadInput(f"class: {error}", "class") from None
-        self._log.warning("level held by the operator", of_class=change.class_name, at=change.level)
+        self._log.warning("level set by the operator", of_class=change.class_name, at=change.level)
         return json_answer(change)
 
     async def _pause(self, change: Annotated[Pause, Depends(body_of(Pause))]) -> Response:
         if not self._tenants.pause(change.tenant, change.paused):
-            raise BadInput("tenant: nobody is known by this name", "tenant", status=404, code="not_found")
-        self._log.warning("tenant paused" if change.paused else "tenant goes on", tenant=change.tenant)
+            raise BadInput("tenant: no tenant has this name", "tenant", status=404, code="not_found")
+        self._log.warning("tenant paused" if change.paused else "tenant resumed", tenant=change.tenant)
         return json_answer(change)
 
     async def _set_drain(self, change: Annotated[SetDrain, Depends(body_of(SetDrain))]) -> Response:
         if change.worker is None:
             if not change.drain:
-                raise BadInput("drain: a router that drains does not come back; start it again", "drain")
+                raise BadInput("drain: a draining router cannot resume; restart it", "drain")
             self._drain.begin()
             return json_answer(change)
         worker = next((one for one in self._dispatcher.fleet.workers if one.name == change.worker), None)
         if worker is None:
-            raise BadInput("worker: there is none of this name", "worker", status=404, code="not_found")
+            raise BadInput("worker: no worker has this name", "worker", status=404, code="not_found")
         worker.held_back = change.drain
         self._dispatcher.fleet.looked(worker)
-        self._log.warning("worker held back" if change.drain else "worker goes on", worker=worker.name)
+        self._log.warning("worker draining by the operator" if change.drain else "worker resumed", worker=worker.name)
         return json_answer(change)
 
 

@@ -35,7 +35,9 @@ class AdminKey:
             if self._open and names_loopback(exchange.header(b"host")):
                 return
             what = "/" + exchange.path.split("/")[1]
-            raise BadInput(f"{what} is off here; beyond loopback it needs ADMIN_TOKEN", status=403, code="forbidden")
+            raise BadInput(
+                f"{what} is disabled: a listener beyond loopback needs ADMIN_TOKEN", status=403, code="forbidden"
+            )
         now = asyncio.get_running_loop().time()
         if (wait_s := self._guesses.wait_s(now)) > 0:
             raise _too_many(wait_s)
@@ -44,14 +46,14 @@ class AdminKey:
             return
         if shown is not None:
             self._guesses.try_take(now)
-            self._log.warning("a wrong admin token was shown", path=exchange.path[:200])
+            self._log.warning("wrong admin token", path=exchange.path[:200])
         raise Unauthorized("the admin token is needed: send `Authorization: Bearer TOKEN`")
 
 
 def _too_many(wait_s: float) -> WeirError:
     return WeirError(
         Outcome.YIELD,
-        "too many wrong admin tokens were shown here",
+        "too many wrong admin tokens",
         status=429,
         code="too_many_attempts",
         details=Details(retry_hint_ms=int(wait_s * 1000) + 1),

@@ -58,4 +58,4 @@ class Switches:
     def announce(self) -> None:
         """Log at start which mechanisms are off."""
         if self.now.off:
-            self._log.warning("mechanisms are off from the start", off=",".join(self.now.off), policy=str(self.now))
+            self._log.warning("mechanisms disabled at start", off=",".join(self.now.off), policy=str(self.now))

@@ -78,13 +78,13 @@ class Reloading:
         try:
             reading = await asyncio.to_thread(tenants.read)
         except tenantsfile.Faulty as error:
-            self._log.error("TENANTS_FILE was not taken over", faults=list(error.faults))
+            self._log.error("TENANTS_FILE rejected", faults=list(error.faults))
             return
         fault = exposure.fault(self._settings.lab, reading.file)
         if fault is None:
             fault = self._reclass(reading)
         if fault is not None:
-            self._log.error("TENANTS_FILE was not taken over", faults=[fault])
+            self._log.error("TENANTS_FILE rejected", faults=[fault])
             return
         change = tenants.adopt(reading)
         for id in change.joined:
@@ -109,7 +109,7 @@ class Reloading:
         try:
             specs = settings.worker_specs()
         except ValueError as error:
-            self._log.error("WORKERS_FILE was not taken over", faults=str(error))
+            self._log.error("WORKERS_FILE rejected", faults=str(error))
             return
         self._prober.reload(specs, lambda spec: connect(spec, settings.max_inflight, self._token))
         self._log.info("workers reloaded", workers=len(specs))

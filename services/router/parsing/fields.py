@@ -61,11 +61,11 @@ def _flag_or_up_to(limit: int) -> Bound:
 
 def _within_length(value: Any, max_tokens: int) -> str:
     fits = _whole(value) and 0 <= value <= max_tokens
-    return "" if fits else f"a number from 0 to max_tokens, which is {max_tokens} here, was expected"
+    return "" if fits else f"a number from 0 to max_tokens({max_tokens}) was expected"
 
 
 def _official_length(value: Any, max_tokens: int) -> str:
-    return "the length of an answer is named by `max_tokens` or `max_completion_tokens` here, and by nothing else"
+    return "set the length of an answer with `max_tokens` or `max_completion_tokens`"
 
 
 def _from_one(limit: int) -> Bound:
@@ -102,15 +102,15 @@ def _no_logprobs_beside(value: Any, body: dict[str, Any]) -> bool:
 
 _ORDER = "changes the order in which the server takes requests"
 _PLACE = "chooses the part of the server that does the work"
-_BILL = "may be billed to the operator beside the answer"
-_KEPT = "keeps the request with the provider"
-_WORK = "makes the server do more work than is priced"
-_PROMPT = "puts into the prompt what is not weighed"
-_CODE = "has code of the request's own run in the server"
-_REACH = "has the server take data from another machine or another request"
-_MODEL = "may choose another model than the one that is asked for"
-_NAMES = "names something in the server that may be another tenant's"
-_LOOSE = "lets the work go on after the request has ended"
+_BILL = "may add charges beyond the answer"
+_KEPT = "makes the provider store the request"
+_WORK = "makes the server do work that the cost estimate does not include"
+_PROMPT = "adds tokens to the prompt that the cost estimate does not include"
+_CODE = "makes the server run code from the request"
+_REACH = "makes the server read data from another machine or another request"
+_MODEL = "may select another model than the requested one"
+_NAMES = "refers to a server object that may belong to another tenant"
+_LOOSE = "lets the work continue after the request has ended"
 _LARGE = "makes the answer much larger than its text"
 
 FIELDS: dict[str, Rule] = {

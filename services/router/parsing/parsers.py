@@ -46,7 +46,7 @@ def parse_ask(body: bytes) -> ParsedRequest:
     """POST /ask."""
     request = convert(loads(body), AskRequest)
     if not request.query.strip():
-        raise BadInput("query: a question was expected, not only white space", "query")
+        raise BadInput("query: must not be blank", "query")
     return ParsedRequest(
         format=Format.ASK,
         tenant=request.tenant,

@@ -92,7 +92,7 @@ class RetrievalClient:
         try:
             return await self._call(method, target, body, headers)
         except (UpstreamError, msgspec.MsgspecError) as error:
-            raise UpstreamFailed("the store of documents cannot be reached", why=str(error)) from None
+            raise UpstreamFailed("the document store cannot be reached", why=str(error)) from None
 
     async def _post(self, target: bytes, body: bytes, trace: Headers) -> bytes:
         return (await self._call(b"POST", target, body, (*_HEADERS, *trace) if trace else _HEADERS))[1]

@@ -56,8 +56,8 @@ def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, An
 
 _MS, _TEXT = {"type": "number", "exclusiveMinimum": 0}, {"type": "string"}
 HEADERS = (
-    _header("X-Weir-Deadline-Ms", "Milliseconds until the whole answer must be there.", _MS),
-    _header("X-Weir-TTFT-Ms", "Milliseconds until the first token of a stream.", _MS),
+    _header("X-Weir-Deadline-Ms", "Deadline of the whole answer, in milliseconds.", _MS),
+    _header("X-Weir-TTFT-Ms", "Deadline of the first token of a stream, in milliseconds.", _MS),
     _header("Prefer", "`wait=SECONDS` (RFC 7240): the longest time in the queue; 0: a slot now or a rejection.", _TEXT),
     _header("X-Weir-Class", "The priority class.", _TEXT),
     _header("X-Request-Id", "The client's own id of the request, 1 to 128 of A-Z a-z 0-9 . _ : -", _TEXT),

@@ -106,7 +106,7 @@ class Attempts:
         if isinstance(error, (ConnectionLost, EngineLost)):
             request.worker_crashes = crashes = request.worker_crashes + 1
             if crashes >= MAX_WORKER_CRASHES:
-                lost = f"{crashes} workers were lost while they worked on this request; it is not tried again"
+                lost = f"{crashes} workers failed while they processed this request; it is not retried"
                 poison = Refused(Outcome.POISON, lost, reason="poison")
                 poison.why = str(error)
                 raise poison
@@ -142,7 +142,11 @@ class Attempts:
     def _give_up(self, request: InferenceRequest, failure: Exception) -> Refused:
         refusing = self._dispatcher.refusing
         if isinstance(failure, Busy):
-            refusal = "the workers refused, and so did the retry" if request.retried else "the workers refused"
+            refusal = (
+                "the workers rejected the request and its retry"
+                if request.retried
+                else "the workers rejected the request"
+            )
             return refusing.busy(refusal, failure.delay_ms)
         if isinstance(failure, PoolFull):
             return refusing.no_connection(str(failure))

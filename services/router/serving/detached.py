@@ -64,7 +64,7 @@ class DetachedRequests:
         request.client_outcome, request.client_outcome_at = outcome, now
         self._metrics.ended(request.tenant, outcome, after_s)
         self._journal.detached(request)
-        exchange.log["told_ms"] = round(after_s * 1000, 2)
+        exchange.log["client_ms"] = round(after_s * 1000, 2)
         self._works.add(work)
         work.add_done_callback(self._works.discard)
 
@@ -121,10 +121,10 @@ class DetachingTimer(DeadlineTimer):
     def _too_late(self) -> Refused:
         deadline_ms = self._request.deadline_ms
         if self.limit < self.deadline:
-            what, reason = "the first token did not come in time", "first_token"
+            what, reason = "the first token did not arrive in time", "first_token"
         else:
             what, reason = f"the deadline of {deadline_ms:g} ms passed", "deadline"
         return Refused(
-            Outcome.DEADLINE_EXCEEDED, f"{what}; nothing is cancelled here, so its work goes on", reason=reason,
+            Outcome.DEADLINE_EXCEEDED, f"{what}; cancellation is off, so its work continues", reason=reason,
             deadline_ms=deadline_ms,
         )  # fmt: skip

@@ -95,7 +95,7 @@ class Pipeline:
             outcome = error.outcome
         except UpstreamError as error:  # after the first output; before it there is the retry
             self.attempts.broke(request, error)
-            failure = self.dispatcher.refusing.failed("the worker failed in the middle of its answer", str(error))
+            failure = self.dispatcher.refusing.failed("the worker failed before its answer was complete", str(error))
             outcome = failure.outcome
         except asyncio.CancelledError:  # the client disconnected, a limit fired, or the drain's grace ended
             if exchange.gone:
@@ -118,7 +118,7 @@ class Pipeline:
         if timer is None or not timer.fired:
             return self.dispatcher.refusing.leaving()
         if timer.silence and timer.limit < timer.deadline:
-            silent = UpstreamError(f"the worker said nothing for {self.settings.stream_silence_s:g} s")
+            silent = UpstreamError(f"the worker sent nothing for {self.settings.stream_silence_s:g} s")
             self.attempts.broke(request, silent)
             return self.dispatcher.refusing.failed(str(silent))
         return _too_late(request)
@@ -231,7 +231,7 @@ class Pipeline:
             if wait_s is not None:
                 hint_ms = 1000 * rate.hint_s(now, wait_s, tokens, self.random)
                 return Refused(
-                    Outcome.RATE_LIMITED, f"this tenant's rate is used up for {wait_s:.2f} s",
+                    Outcome.RATE_LIMITED, f"this tenant's rate limit is exhausted for {wait_s:.2f} s",
                     reason="rate", scope="tenant", retry_hint_ms=hint_ms,
                 )  # fmt: skip
         return None
@@ -384,10 +384,10 @@ def _known(request: InferenceRequest) -> Tenant:
 def _too_late(request: InferenceRequest) -> Refused:
     started = not request.admitted or request.dispatched_at
     outcome = Outcome.DEADLINE_EXCEEDED if started else Outcome.DEADLINE_EXPIRED
-    where = "while the answer was being made" if started else "before a worker was reached"
+    where = "while the answer was being generated" if started else "before a worker was reached"
     timer = request.timer
     if timer is not None and not timer.silence and timer.limit < timer.deadline:
-        what, reason = "the first token did not come in time: its limit", "first_token"
+        what, reason = "the first token did not arrive in time: its limit", "first_token"
     else:
         what, reason = f"the deadline of {request.deadline_ms:g} ms", "deadline"
     return Refused(outcome, f"{what} passed {where}", reason=reason, deadline_ms=request.deadline_ms)

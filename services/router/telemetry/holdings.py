@@ -16,8 +16,16 @@ from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import WorkerSnapshot, take
 
 WORKER_GAUGES: tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...] = (
-    ("weir_worker_inflight", "Requests the router holds places for at a worker.", lambda worker: worker.inflight),
-    ("weir_worker_slots", "Slots the worker announced, or the limit learned of it.", lambda worker: worker.slots),
+    (
+        "weir_worker_inflight",
+        "Slots and look-ahead places that the router holds at a worker.",
+        lambda worker: worker.inflight,
+    ),
+    (
+        "weir_worker_slots",
+        "Slots announced by a worker, or the concurrency limit learned for it.",
+        lambda worker: worker.slots,
+    ),
     ("weir_worker_healthy", "1 when the worker answered its last probe and is not ejected.", lambda w: int(w.healthy)),
     ("weir_worker_work_tokens", "Outstanding work at a worker, in token-equivalents.", lambda w: w.work_tokens),
 )
@@ -80,8 +88,10 @@ def _policy(policies: Policies) -> Metric:
 
 
 def _queues(waiting: Mapping[str, tuple[int, float]]) -> Iterator[Metric]:
-    depth = GaugeMetricFamily("weir_queue_depth", "Requests that wait in the router.", labels=["tenant"])
-    work = GaugeMetricFamily("weir_queue_cost_tokens", "Their estimated cost, in tokens.", labels=["tenant"])
+    depth = GaugeMetricFamily("weir_queue_depth", "Queued requests.", labels=["tenant"])
+    work = GaugeMetricFamily(
+        "weir_queue_cost_tokens", "Estimated cost of queued requests, in tokens.", labels=["tenant"]
+    )
     for label, (requests, cost) in waiting.items():
         depth.add_metric([label], requests)
         work.add_metric([label], cost)

@@ -47,44 +47,42 @@ class RouterMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sums = Sums()
-        self._requests = Counter(
-            "weir_requests", "Requests by how they ended.", ["tenant", "outcome"], registry=registry
-        )
+        self._requests = Counter("weir_requests", "Requests, by outcome.", ["tenant", "outcome"], registry=registry)
         self._seconds = Histogram(
-            "weir_request_seconds", "From arrival to the end of the answer, by how it ended.",
+            "weir_request_seconds", "Time from arrival to the end of the answer, by outcome.",
             ["tenant", "outcome"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
         self._first_token = Histogram(
-            "weir_time_to_first_token_seconds", "From arrival to the first output of a worker, streamed answers.",
+            "weir_time_to_first_token_seconds", "Time from arrival to the first output of a streamed answer.",
             ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
         self._queue_wait = Histogram(
-            "weir_queue_wait_seconds", "From its place in line to its start, of requests that started.",
+            "weir_queue_wait_seconds", "Queue wait of requests that started.",
             ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
         self._predicted = Histogram(
-            "weir_predicted_wait_seconds", "The wait that was predicted at the door, of requests that started.",
+            "weir_predicted_wait_seconds", "Queue wait predicted at admission, of requests that started.",
             buckets=SECONDS_BUCKETS, registry=registry,
         ).labels()  # fmt: skip
         self._prediction_ratio = Histogram(
-            "weir_wait_prediction_ratio", "Actual over predicted wait, where at least 1 ms was predicted.",
+            "weir_wait_prediction_ratio", "Ratio of actual to predicted queue wait, where at least 1 ms was predicted.",
             buckets=RATIO_BUCKETS, registry=registry,
         ).labels()  # fmt: skip
-        self._admission = Counter("weir_admission", "Decisions at the door.", ["tenant", "decision"], registry=registry)
+        self._admission = Counter("weir_admission", "Admission decisions.", ["tenant", "decision"], registry=registry)
         self._degradation = Counter(
-            "weir_degradation", "Answers from which something was cut.", ["reason"], registry=registry
+            "weir_degradation", "Degraded answers, by what was cut.", ["reason"], registry=registry
         )
         self._retries = Counter(
-            "weir_retries", "Second attempts, by why the first failed.", ["reason"], registry=registry
+            "weir_retries", "Retries, by the failure of the first attempt.", ["reason"], registry=registry
         )
         self._served_cost = Counter(
-            "weir_served_cost", "What served requests cost, in token-equivalents.", ["tenant"], registry=registry
+            "weir_served_cost", "Cost of served requests, in token-equivalents.", ["tenant"], registry=registry
         )
         self._wasted = Counter(
             "weir_wasted_seconds", "Worker time spent on requests that were not served.", ["reason"], registry=registry
         )
         self._retrieval = Histogram(
-            "weir_retrieval_seconds", "What retrieval took of a request, as the router saw it.",
+            "weir_retrieval_seconds", "Retrieval time of a request, measured by the router.",
             ["source"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
         HistogramAggregate(

@@ -14,7 +14,7 @@ from services.router.tenancy.tenantsfile import TenantsFile
 from services.runtime.addresses import is_loopback
 
 LAB_MODE_WARNING = (
-    "LAB MODE: every client is believed to be the tenant it names, and keys are ignored. "
+    "LAB MODE: clients are trusted to name their own tenant, and keys are ignored. "
     "Keep this port on loopback or in a lab network; set TENANTS_FILE for anything else."
 )
 
@@ -41,7 +41,7 @@ class Lab(NamedTuple):
     def ways(self) -> str:
         """The other remedies, for a message."""
         kept = "ROUTER_ADDRESS=127.0.0.1" if self.published_address else "HOST=127.0.0.1"
-        return f"or {kept}, or LAB_NETWORK=true where nobody but this machine reaches the port"
+        return f"or {kept}, or LAB_NETWORK=true if only this machine reaches the port"
 
 
 def fault(lab: Lab, file: TenantsFile | None) -> str | None:
@@ -49,7 +49,7 @@ def fault(lab: Lab, file: TenantsFile | None) -> str | None:
     if lab.is_safe:
         return None
     if file is None:
-        without = "without TENANTS_FILE clients are believed by name: set it"
+        without = "without TENANTS_FILE clients name their own tenant: set it"
         return f"{lab.reached} is not loopback, and {without}, {lab.ways}"
     posed = file.with_example_keys
     if posed:

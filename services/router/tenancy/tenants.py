@@ -166,10 +166,10 @@ class FileTenants(Tenants):
         """The tenant of the request's key. Raises Unauthorized."""
         key = bearer(header(b"authorization"))
         if key is None:
-            raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`")
+            raise Unauthorized("an API key is required: send `Authorization: Bearer KEY`")
         owner = self._reading.ring.owner(key)
         if owner is None:
-            raise Unauthorized("this key is not known here")
+            raise Unauthorized("unknown API key")
         return self._known[owner]
 
     def specs(self) -> list[TenantSpec]:

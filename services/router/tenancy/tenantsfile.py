@@ -59,7 +59,7 @@ class RateEntry(_Section):
     @model_validator(mode="after")
     def _limits_something(self) -> RateEntry:
         if self.requests_per_s is None and self.tokens_per_s is None:
-            raise ValueError("names neither requests_per_s nor tokens_per_s; leave `rate` out for no limit")
+            raise ValueError("sets neither requests_per_s nor tokens_per_s; leave `rate` out for no limit")
         return self
 
 
@@ -91,7 +91,7 @@ class TenantEntry(_Section):
     @classmethod
     def _is_free(cls, id: str) -> str:
         if id in RESERVED:
-            raise ValueError("this name is reserved: take another")
+            raise ValueError("this name is reserved: choose another")
         return id
 
     @field_validator("keys")
@@ -99,7 +99,9 @@ class TenantEntry(_Section):
     def _are_hashes(cls, written: list[str]) -> list[str]:
         for number, text in enumerate(written):
             if text.startswith(apikey.PREFIX):
-                raise ValueError(f"number {number} is a key itself, which must not stand in a file: make a new one")
+                raise ValueError(
+                    f"number {number} is a key itself, which must not be stored in a file: create a new one"
+                )
             if apikey.parse(text) is None:
                 raise ValueError(f"number {number} is not sha256: and 64 hexadecimal digits, as `weir keys new` prints")
         return [text.lower() for text in written]
@@ -153,9 +155,9 @@ def read(path: Path, max_slo_ms: float = inf) -> TenantsFile:
     except Unreadable as error:
         raise Faulty(path, [str(error)]) from None
     if not isinstance(content, dict):
-        raise Faulty(path, ["is empty, or no mapping: `tenants:` and a list of them was expected"])
+        raise Faulty(path, ["is empty or not a mapping: `tenants:` and a list of tenants was expected"])
     unknown = [name for name in content if name not in _SECTIONS]
-    faults = [f"{_word(name)}: is not known here; `classes` and `tenants` are" for name in unknown]
+    faults = [f"{_word(name)}: is not a known key; use `classes` and `tenants`" for name in unknown]
     of_classes = _section("classes", content.get("classes", [{"name": DEFAULT_CLASS}]), faults)
     of_tenants = _section("tenants", content.get("tenants"), faults)
     classes = _entries(ClassEntry, "classes", of_classes, faults)
@@ -205,10 +207,10 @@ def _word(text: str) -> str:
 
 
 _MESSAGES = {
-    "extra_forbidden": "is not known here",
+    "extra_forbidden": "is not a known key",
     "missing": "is missing",
-    "model_type": "is no mapping",
-    "string_type": "is no text; put it in quotes",
+    "model_type": "is not a mapping",
+    "string_type": "is not text; put it in quotes",
 }
 
 
@@ -232,7 +234,7 @@ def _class_faults(classes: Mapping[str, ClassEntry]) -> Iterator[str]:
     yield from _twice((place, entry.name) for place, entry in classes.items())
     floors = sum(entry.floor for entry in classes.values())
     if floors >= 1:
-        yield f"classes: their floors come to {floors:g}; they must leave something to share, so less than 1"
+        yield f"classes: their floors come to {floors:g}; their sum must be less than 1"
 
 
 def _tenant_faults(tenants: Mapping[str, TenantEntry], classes: list[str], max_slo_ms: float) -> Iterator[str]:
@@ -240,7 +242,7 @@ def _tenant_faults(tenants: Mapping[str, TenantEntry], classes: list[str], max_s
     yield from _twice(((place, text) for place, entry in tenants.items() for text in entry.keys), "this key")
     for place, entry in tenants.items():
         if entry.class_name is not None and entry.class_name not in classes:
-            yield f"{place}, class: there is no class {entry.class_name!r}; there is {', '.join(map(_word, classes))}"
+            yield f"{place}, class: unknown class {entry.class_name!r}; use {', '.join(map(_word, classes))}"
         if entry.slo_ms is not None and entry.slo_ms > max_slo_ms:
             yield f"{place}, slo_ms: {entry.slo_ms:g} is more than MAX_DEADLINE_MS, {max_slo_ms:g}"
 

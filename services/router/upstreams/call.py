@@ -106,13 +106,13 @@ class Busy(Exception):
 class WorkerFailed(UpstreamError):
     """A worker reported an error: worth a retry elsewhere, and no sign that the worker is down."""
 
-    public = "it answered with an error"
+    public = "it returned an error"
 
 
 class EngineLost(WorkerFailed):
     """The worker's engine died over the request: for the request the same as a lost worker."""
 
-    public = "its engine died"
+    public = "its engine failed"
 
 
 class Upstream(Protocol):

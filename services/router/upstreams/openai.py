@@ -64,7 +64,7 @@ class OpenAIUpstream:
         if (reply.header(b"content-type") or b"").lower().startswith(b"application/json"):
             with reply:
                 answer_of(await reply.read(MAX_ANSWER_BYTES))  # most likely an error under status 200
-            raise WorkerFailed("the worker answered in one piece where a stream was asked for")
+            raise WorkerFailed("the worker sent one response where a stream was requested")
         return OpenAIStream(reply, call)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
@@ -146,5 +146,5 @@ def _model_ids(body: bytes) -> tuple[str, ...]:
     try:
         ids = [str(model["id"]) for model in msgspec.json.decode(body)["data"]]
     except (*UNREADABLE, KeyError, TypeError) as error:
-        raise UpstreamError(f"/models is not understood ({error}); name its models in the worker list") from None
+        raise UpstreamError(f"/models has an unexpected format ({error}); list its models in the worker list") from None
     return tuple(dict.fromkeys(id for id in ids if 0 < len(id) <= MAX_MODEL_CHARS))[:MAX_MODELS]

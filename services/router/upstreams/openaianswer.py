@@ -105,14 +105,14 @@ def answer_of(data: bytes) -> Answer:
     try:
         answer = _answer.decode(data)
     except UNREADABLE as error:
-        raise fault_in(data) or UpstreamError(f"the worker's answer is not understood: {error}") from None
+        raise fault_in(data) or UpstreamError(f"the worker's response has an unexpected format: {error}") from None
     if answer.error is not None and (fault := fault_in(data)) is not None:
         raise fault
     for choice in answer.choices:
         if choice.index not in (0, None):
-            raise UpstreamError("the worker sent a choice beside the one that was asked for")
+            raise UpstreamError("the worker sent more than the one requested choice")
         if choice.finish_reason in GAVE_UP:
-            raise WorkerFailed(f"the worker gave up: {choice.finish_reason}")
+            raise WorkerFailed(f"the worker ended the answer early: {choice.finish_reason}")
     return answer
 
 

@@ -157,7 +157,7 @@ def _fields(event: bytes) -> tuple[bytes, bytes]:
     name, data = b"", []
     for line in event.removeprefix(BYTE_ORDER_MARK).split(b"\n"):
         if line.strip() and not line.startswith(FIELDS):
-            raise UpstreamError("the worker's stream holds a line that is no field of an event")
+            raise UpstreamError("the worker's stream contains a line that is not an event field")
         if line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
         elif line.startswith(b"event:"):

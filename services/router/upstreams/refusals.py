@@ -26,17 +26,17 @@ ENDS = {
     str(Outcome.POISON): Outcome.POISON,
 }
 SENTENCES = {
-    Outcome.DEADLINE_EXCEEDED: "the deadline passed while the worker made the answer",
+    Outcome.DEADLINE_EXCEEDED: "the deadline passed while the worker generated the answer",
     Outcome.DEADLINE_EXPIRED: "the deadline passed before the worker began",
     Outcome.DEADLINE_INFEASIBLE: "the worker cannot answer before the deadline",
-    Outcome.POISON: "the request ended the engine of the worker",
+    Outcome.POISON: "the request terminated the worker's engine",
 }
 JUDGED = (400, 413, 422)
 """Statuses that judge the request itself: the client gets the worker's message."""
 REFUSED_BY_STATUS = {
-    404: "the worker does not know what was asked for",
-    409: "the worker has a conflict with this request",
-    415: "the worker does not take this type of body",
+    404: "the worker does not know the requested resource",
+    409: "the worker reported a conflict with this request",
+    415: "the worker does not accept this media type",
 }
 """Other statuses that are the request's fault, and the message in place of the worker's."""
 CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")

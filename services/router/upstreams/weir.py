@@ -35,7 +35,7 @@ class WeirUpstream:
         if isinstance(event, Failed):
             raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
-            raise UpstreamError("the worker's answer holds no text")
+            raise UpstreamError("the worker's response contains no text")
         return Whole(event.text, _end(event, call.answer_tokens, has_text=bool(event.text)))
 
     async def open(self, call: Call, attempt: Attempt) -> WeirStream:
@@ -49,7 +49,7 @@ class WeirUpstream:
         named = reply.header(b"x-request-id")
         if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for the worker names none
             reply.discard()
-            raise UpstreamError("the worker's answer is to another request: it is one behind, or was not asked for")
+            raise UpstreamError("the worker's response belongs to another request")
         if reply.status == 200:
             return reply
         with reply:
@@ -69,7 +69,7 @@ class WeirUpstream:
         try:
             status = _status.decode(body)
         except UNREADABLE as error:
-            raise UpstreamError(f"/status is not understood: {error}") from None
+            raise UpstreamError(f"/status has an unexpected format: {error}") from None
         return Probe(
             status.slots, tuple(status.models), status.draining,
             kv_tokens=status.kv_tokens, step_ms=status.step_ms, prefill_ms_per_token=status.prefill_ms_per_token,
@@ -105,7 +105,7 @@ def _decoded(line: bytes) -> Event:
     try:
         event: Event = _event.decode(line)
     except UNREADABLE as error:
-        raise UpstreamError(f"the worker's answer is not understood: {error}") from None
+        raise UpstreamError(f"the worker's response has an unexpected format: {error}") from None
     return event
 
 
@@ -113,7 +113,7 @@ def _end(done: Done, max_tokens: int, *, has_text: bool) -> End:
     """The end of an answer. Raises UpstreamError for impossible counts, since shares and rates are charged by them."""
     usage = done.usage
     if not int(has_text) <= usage.completion_tokens <= max_tokens:
-        raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {max_tokens} that it was granted")
+        raise UpstreamError(f"the worker reports {usage.completion_tokens} tokens, above the granted {max_tokens}")
     return End(
         done.finish_reason,
         usage.prompt_tokens,
@@ -170,7 +170,7 @@ class WeirStream:
             self._has_text = self._has_text or bool(event.text)
         elif isinstance(event, Done):
             if event.text is not None:
-                raise UpstreamError("the worker answered in one piece where a stream was asked for")
+                raise UpstreamError("the worker sent one response where a stream was requested")
             self.end = _end(event, self._max_tokens, has_text=self._has_text)
             self._over = True
             self._reply.linger()

@@ -88,9 +88,9 @@ class Prober:
         after = set(self._fleet.workers)
         for worker in after - before:
             self._hurry(worker)
-            self._log.info("worker joins", worker=worker.name, url=worker.url)
+            self._log.info("worker added", worker=worker.name, url=worker.url)
         for worker in before - after:
-            self._log.info("worker leaves", worker=worker.name, url=worker.url, inflight=worker.inflight)
+            self._log.info("worker removed", worker=worker.name, url=worker.url, inflight=worker.inflight)
 
     # ---- reports from requests
 
@@ -114,7 +114,7 @@ class Prober:
         if busy.draining:
             was = _state(worker)
             worker.draining = True
-            self._report(worker, was, "it said so")
+            self._report(worker, was, "the worker reported it")
             return
         rest_s = min(max(busy.delay_ms / 1000, MIN_REST_S), LONGEST_REST_S)
         if (running := self._rests.pop(worker, None)) is not None:
@@ -128,7 +128,7 @@ class Prober:
         now = _now()
         if now - self._lacking_logged_at >= LACKING_LINE_S:
             self._lacking_logged_at = now
-            self._log.warning("this router can open no connection to its workers", why=str(error))
+            self._log.warning("this router cannot open connections to its workers", why=str(error))
 
     def _rested(self, worker: Worker) -> None:
         del self._rests[worker]
@@ -143,7 +143,7 @@ class Prober:
             try:
                 await self.probe(worker)
             except Exception as error:  # a fault here must not stop the probes
-                self._log.error("a look at a worker failed", worker=worker.name, traceback=place_of(error))
+                self._log.error("the worker probe failed", worker=worker.name, traceback=place_of(error))
             hurry.clear()
             await self._pause(hurry, self._pause_s(worker))
         del self._watches[worker]
@@ -207,7 +207,7 @@ class Prober:
         was = _state(worker)
         worker.health.eject(_now())
         self._report(worker, was, why)
-        worker.upstream.give_up(f"the worker is gone: {why}")
+        worker.upstream.give_up(f"the worker is down: {why}")
 
     def _report(self, worker: Worker, was: str, why: str) -> None:
         """Update the fleet, and log a change of state."""

@@ -39,8 +39,8 @@ class WorkerSpec(BaseModel):
         unknown = [name for name in allow if name not in ALLOWABLE]
         if unknown:
             raise ValueError(
-                f"{', '.join(map(repr, unknown))}: not a field that is kept back. Those that may be allowed are "
-                f"{', '.join(sorted(ALLOWABLE))}; every other field goes on without being allowed"
+                f"{', '.join(map(repr, unknown))}: not a withheld field. Those that may be allowed are "
+                f"{', '.join(sorted(ALLOWABLE))}; every other field is passed on without it"
             )
         return allow
 
@@ -61,9 +61,11 @@ class WorkerSpec(BaseModel):
         if self.kind == "weir" and self.models:
             raise ValueError("kind weir announces its own models: leave `models` out")
         if self.kind == "weir" and (self.allow or self.cache_salt):
-            raise ValueError("kind weir gets no field of a client's own: leave `allow` and `cache_salt` out")
+            raise ValueError("kind weir receives no additional client fields: leave `allow` and `cache_salt` out")
         if self.slots == "auto" and self.lookahead:
-            raise ValueError("slots: auto finds out how much to send, its own line included: leave `lookahead` out")
+            raise ValueError(
+                "slots: auto learns how much to send, the server's own queue included: leave `lookahead` out"
+            )
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):  # noqa: TID251  named by the file
             raise ValueError(f"api_key_env names {self.api_key_env}, which is not set")
         return self
@@ -83,7 +85,7 @@ class WorkerList(BaseModel):
         names = [worker.name for worker in self.workers]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"these names stand twice: {', '.join(twice)}")
+            raise ValueError(f"duplicate names: {', '.join(twice)}")
         return self
 
 

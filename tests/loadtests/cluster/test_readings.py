@@ -12,7 +12,7 @@ from loadtests.cluster.stand import Shape, tenants_yaml
 from loadtests.load.ledger import LATE, ON_TIME
 
 METRICS = """\
-# HELP weir_worker_step_seconds Time of one engine step
+# HELP weir_worker_step_seconds Duration of an engine step
 weir_worker_step_seconds_bucket{le="0.1"} 100.0
 weir_worker_step_seconds_count 100.0
 weir_worker_step_seconds_sum 2.0

@@ -45,7 +45,7 @@ class Library(FakeRetrieval):
 
     async def delete(self, exchange: Exchange) -> None:
         if self.kept.pop(exchange.tail, None) is None:
-            raise BadInput("there is no such document", "id", status=404, code="document_not_found")
+            raise BadInput("no such document", "id", status=404, code="document_not_found")
         await exchange.reply(200, msgspec.json.encode({"id": exchange.tail, "deleted": True}))
 
 

@@ -60,14 +60,14 @@ def test_a_router_that_goes_away_is_told_and_found_again(look: Look, fake: Fake)
     until(page, "document.getElementById('link-text').textContent.includes('64 viewers')")
     fake.closed = False
     page.wait_for_selector("#link[data-state=live]")
-    until(page, "document.getElementById('announcer').textContent.includes('back')")
+    until(page, "document.getElementById('announcer').textContent.includes('restored')")
 
 
 def test_a_picture_that_is_old_says_so(look: Look, fake: Fake) -> None:
     page = look().open(fake.url)
     fake.silent = True
     page.wait_for_selector("#link[data-state=stale]")
-    assert "this picture is of" in page.locator("#link-text").inner_text()
+    assert "this view is of" in page.locator("#link-text").inner_text()
     fake.silent = False
     page.wait_for_selector("#link[data-state=live]")
 
@@ -99,7 +99,7 @@ def test_a_listener_with_a_token_asks_for_it_and_keeps_it_nowhere(look: Look, fa
     watched.page.wait_for_selector("#token-form:not([hidden])")
     watched.page.fill("#token", "sesam")
     watched.page.keyboard.press("Enter")
-    until(watched.page, "document.getElementById('link-text').textContent === 'That token is refused'")
+    until(watched.page, "document.getElementById('link-text').textContent === 'That token is rejected'")
     watched.page.fill("#token", "sesame")
     watched.page.keyboard.press("Enter")
     watched.page.wait_for_selector("#link[data-state=live]")

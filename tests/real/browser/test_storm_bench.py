@@ -110,12 +110,15 @@ def test_admission_can_be_switched_off_and_the_page_says_what_follows(look: Look
     assert fake.world.policy["admission"] is False
     fake.storms.start("burst", {"seconds": 60, "intensity": 6})
     until(page, "document.getElementById('reading').textContent.startsWith('Admission is off.')")
-    until(page, "document.getElementById('reading').textContent.includes('only')")
-    assert page.locator("#door-lede").inner_text() == "Admission is off: whoever finds room gets in."
+    until(page, "document.getElementById('reading').textContent.includes('Only')")
+    assert (
+        page.locator("#door-lede").inner_text()
+        == "Admission is off: every request that fits into the queue is admitted."
+    )
     keep(page, "storm-without-admission")
     page.click("#policy-admission")
     page.wait_for_selector("#policy-admission[aria-checked=true]")
-    until(page, "document.getElementById('door-lede').textContent.startsWith('The door decides')")
+    until(page, "document.getElementById('door-lede').textContent.startsWith('Admission decides')")
 
 
 def test_without_a_bench_there_is_no_panel(look: Look, fake: Fake) -> None:
@@ -176,7 +179,7 @@ def test_a_request_that_is_forgotten_is_said_to_be(look: Look, fake: Fake) -> No
     page.hover("#decision-table")
     fake.world.rates.clear()
     page.click("button.open")
-    until(page, "document.getElementById('life-body').textContent.includes('forgotten')")
+    until(page, "document.getElementById('life-body').textContent.includes('no longer remembered')")
 
 
 def test_changes_that_matter_are_said_and_not_too_often(look: Look, fake: Fake) -> None:
@@ -187,9 +190,9 @@ def test_changes_that_matter_are_said_and_not_too_often(look: Look, fake: Fake) 
         ).observe(document.getElementById('announcer'), {childList: true}); }"""
     )
     fake.world.healthy[1] = False
-    until(page, "window.said.some(([, words]) => words.includes('1 worker does not answer'))")
+    until(page, "window.said.some(([, words]) => words.includes('1 worker does not respond'))")
     fake.world.healthy[1] = True
-    until(page, "window.said.some(([, words]) => words.includes('All workers answer'))")
+    until(page, "window.said.some(([, words]) => words.includes('All workers respond'))")
     times = [at_ms for at_ms, _ in page.evaluate("window.said")]
     assert all(later - earlier > 3500 for earlier, later in pairwise(times))
 

@@ -50,7 +50,9 @@ def test_a_child_that_the_others_do_without_is_told_of_once_and_nothing_ends(tmp
             await asyncio.sleep(0.01)
         with pytest.raises(LabError, match="router ended"):
             await asyncio.wait_for(child_group.watch(), 20)
-        assert [line.partition(":")[0] for line in printed] == ["storm ended (exit code 7), and the others go on"]
+        assert [line.partition(":")[0] for line in printed] == [
+            "storm ended (exit code 7); the other processes continue"
+        ]
 
     asyncio.run(run())
 

@@ -36,7 +36,7 @@ def test_each_line_is_a_step_and_noise_is_passed_over(tmp_path: Path) -> None:
     steps, (there, words) = printed(tmp_path, script)
     assert [(step.name, step.done, step.total) for step in steps] == [("embed", 3, 9), ("finished", 4, 5)]
     assert there
-    assert words == "4 documents: 3 added, 2 embedded anew, 1 removed, 1 skipped, see ingest.log"
+    assert words == "4 documents: 3 added, 2 embedded again, 1 removed, 1 skipped, see ingest.log"
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_signals_to_the_process_change_nothing(tmp_path, capfd):
     ("name", "why"),
     [
         ("unusable", "no such model; set MODEL_ID"),
-        ("broken", "the engine could not be made: ValueError: the weights are no weights"),
+        ("broken", "the engine could not be created: ValueError: the weights are no weights"),
         ("missing", "the engine needs no_such_module, which is not installed"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_process_whose_loop_stands_still_ends_itself_and_shows_where(fault: st
     assert stuck.returncode == -signal.SIGPROF
     assert fault.encode() in err
     if fault == "waits_and_lets_others_run":  # nothing can write a line while the interpreter is kept
-        assert b"the event loop stands still" in out
+        assert b"the event loop is blocked" in out
 
 
 def test_a_process_that_is_stopped_for_longer_than_the_limit_goes_on() -> None:

@@ -130,7 +130,7 @@ def test_a_router_that_is_full_makes_a_yield_and_the_same_chunk_runs_once_it_is_
 def test_a_client_that_is_killed_frees_its_slot_and_its_workers(stand: Stand) -> None:
     gone = stand.router.metrics("weir_requests_total", "outcome").get("client_gone", 0)
     (stand.folder / "endless.json").write_bytes(payload(ENDLESS))
-    settings = {"GOVERNOR_MAX_INFLIGHT": "1", "HTTP_TIMEOUT_S": "600", "GOVERNOR_WORD_EVERY_S": "600"}
+    settings = {"GOVERNOR_MAX_INFLIGHT": "1", "HTTP_TIMEOUT_S": "600", "GOVERNOR_KEEPALIVE_S": "600"}
     with governor_before(stand, stand.router, **settings) as governor:
         words = ["services.governor.client", "endless.json", "--addr", address_of(governor), "--deadline-s", "100"]
         with subprocess.Popen(

@@ -135,4 +135,4 @@ def test_what_is_refused_before_it_is_a_request_is_counted_and_logged(stand: Sta
     assert id is not None
     until(lambda: id[1].decode() in router.log.read_text(), "the refusal is in the log")
     (line,) = [record for record in router.records() if record.get("id") == id[1].decode()]
-    assert (line["event"], line["status"], line["code"]) == ("refused at the front", 414, "url_too_long")
+    assert (line["event"], line["status"], line["code"]) == ("rejected before routing", 414, "url_too_long")

@@ -134,4 +134,4 @@ def test_a_collector_that_is_gone_costs_no_request_and_no_exit(stand: Stand) -> 
         router.terminate()
         assert router.exit_code() == 0
     told = [record["event"] for record in router.records() if "traces" in record["event"]]
-    assert told == ["traces cannot be exported"]
+    assert told == ["trace export failed"]

@@ -182,7 +182,7 @@ def test_the_life_of_a_refused_request_says_what_its_client_was_told() -> None:
             told = await life(stand, "no-room")
             assert (told.state, told.outcome, told.tenant) == ("ended", "tenant_queue_full", "ann")
             assert told.message == error_of(reply)["message"]
-            assert whats(told) == ["arrived", "weighed", "refuse"]
+            assert whats(told) == ["arrived", "checked", "refuse"]
             assert told.numbers.hint_ms == int(reply.headers["retry-after-ms"])
             assert (told.numbers.queue_depth, told.numbers.worker, told.numbers.waited_ms) == (1, None, None)
             for task in held:
@@ -200,8 +200,8 @@ def test_the_life_of_a_request_that_expired_in_line_tells_how_long_it_waited() -
             reply = await stand.chat(headers={"X-Weir-Deadline-Ms": "300", "x-request-id": "late"})
             assert error_of(reply)["code"] == "deadline_expired"
             told = await life(stand, "late")
-            assert whats(told) == ["arrived", "weighed", "admit", "expire"]
-            assert told.timeline[1].detail.endswith("were to fit into 80 % of 300 ms")
+            assert whats(told) == ["arrived", "checked", "admit", "expire"]
+            assert told.timeline[1].detail.endswith("had to fit into 80 % of 300 ms")
             assert told.numbers.waited_ms is not None
             assert told.numbers.counted_wait_ms is not None
             assert told.numbers.waited_ms > 100
@@ -245,7 +245,7 @@ def test_the_life_of_a_request_can_be_followed_until_its_client_leaves() -> None
             await stand.all_returned()
             told = await life(stand, "mine")
             assert (told.outcome, whats(told)[-1]) == ("client_gone", "gone")
-            assert whats(await life(stand, "behind")) == ["arrived", "weighed", "admit", "gone"]
+            assert whats(await life(stand, "behind")) == ["arrived", "checked", "admit", "gone"]
 
     run(main)
 
@@ -273,7 +273,7 @@ def test_without_cancellation_a_client_that_leaves_is_told_at_once_and_its_work_
             over.set()
             await stand.all_returned()
             told = await life(stand, "mine")
-            assert (told.state, told.outcome, whats(told)[-2:]) == ("ended", "client_gone", ["gone", "over"])
+            assert (told.state, told.outcome, whats(told)[-2:]) == ("ended", "client_gone", ["gone", "ended"])
             assert (await frame(stand.client)).decided == decided == 2
 
     run(main)

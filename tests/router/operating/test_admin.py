@@ -220,7 +220,7 @@ def test_an_unknown_admin_path_asks_for_the_key_and_is_logged_whatever_character
             assert (refused.status_code, error_of(refused)["code"]) == (401, "invalid_api_key")
             with_key = await stand.metrics.get(path, headers={"Authorization": f"Bearer {token}"})
             assert with_key.status_code == 404
-            assert "there is nothing here; there are /admin/state" in error_of(with_key)["message"]
+            assert "no such route; the routes are /admin/state" in error_of(with_key)["message"]
 
     run(main)
     assert capfd.readouterr().out.count('"admin request refused"') == 2

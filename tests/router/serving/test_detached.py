@@ -242,7 +242,7 @@ def test_two_hundred_who_leave_keep_their_places_until_their_work_is_done_and_th
             assert await here.stand.counted() == {Outcome.CLIENT_GONE: MANY + 32}
             lines = [line for line in await here.log_lines(MANY + 32) if line["path"] != "other"]
             assert Counter(line["status"] for line in lines) == {499: MANY + 32}
-            assert all(line["told_ms"] <= line["ms"] for line in lines)
+            assert all(line["client_ms"] <= line["ms"] for line in lines)
 
     run(main)
 

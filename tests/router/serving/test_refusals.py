@@ -186,7 +186,7 @@ def test_a_workers_words_are_in_the_log_with_the_requests_id_and_not_in_the_answ
                 await until(lambda: said, "the line of the log")
             assert failed.status_code == 502
             assert "gpu-12" not in failed.text
-            assert error_of(failed)["message"] == "two workers failed: it answered with an error"
+            assert error_of(failed)["message"] == "two workers failed: it returned an error"
             line = next(fields for begun, fields in said if b'"id":"known"' in begun)
             assert line["why"] == "the worker failed: node gpu-12 at 10.0.0.5 broke"
 

@@ -188,7 +188,7 @@ def test_a_file_with_a_fault_changes_nothing(broken: str, tmp_path: Path, capfd:
             assert stand.router.reload is not None
             stand.router.reload()
             said = ""
-            while "TENANTS_FILE was not taken over" not in said:
+            while "TENANTS_FILE rejected" not in said:
                 await asyncio.sleep(0.01)
                 said += capfd.readouterr().out
             assert (await stand.chat(headers=as_tenant("a"))).status_code == 200

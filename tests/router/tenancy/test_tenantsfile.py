@@ -110,26 +110,26 @@ def tenant(**more: Any) -> dict[str, Any]:
 OF_A_TENANT: dict[str, tuple[dict[str, Any], str]] = {
     "an empty list of keys": ({"keys": []}, "keys: List should have at least 1 item"),
     "three keys": ({"keys": [A, B, C]}, "keys: List should have at most 2 items"),
-    "an unknown key": ({"wieght": 2}, "wieght: is not known here"),
-    "an unknown key of two lines": ({"a\nb": 2}, "'a\\nb': is not known here"),
-    "an unknown limit": ({"rate": {"per_s": 5, "tokens_per_s": 5}}, "rate.per_s: is not known here"),
-    "a merge key": ({"<<": {"weight": 2}}, "<<: is not known here"),
+    "an unknown key": ({"wieght": 2}, "wieght: is not a known key"),
+    "an unknown key of two lines": ({"a\nb": 2}, "'a\\nb': is not a known key"),
+    "an unknown limit": ({"rate": {"per_s": 5, "tokens_per_s": 5}}, "rate.per_s: is not a known key"),
+    "a merge key": ({"<<": {"weight": 2}}, "<<: is not a known key"),
     "no weight": ({"weight": 0}, "weight: Input should be greater than or equal to 0.001, not 0"),
     "a weight that is a word": ({"weight": "2"}, "weight: Input should be a valid number, not '2'"),
     "a weight that is a truth": ({"weight": True}, "weight: Input should be a valid number, not True"),
     "an endless weight": ({"weight": float("inf")}, "weight: Input should be"),
     "a weight that is no number": ({"weight": float("nan")}, "weight: Input should be"),
     "an slo of nothing": ({"slo_ms": 0}, "slo_ms: Input should be greater than 0, not 0"),
-    "a class that is not there": ({"class": "bacth"}, "class: there is no class 'bacth'; there is fast, batch"),
-    "an empty rate": ({"rate": {}}, "rate: names neither requests_per_s nor tokens_per_s; leave `rate` out"),
+    "a class that is not there": ({"class": "bacth"}, "class: unknown class 'bacth'; use fast, batch"),
+    "an empty rate": ({"rate": {}}, "rate: sets neither requests_per_s nor tokens_per_s; leave `rate` out"),
     "a rate of nothing": ({"rate": {"requests_per_s": 0}}, "rate.requests_per_s: Input should be"),
     "a rate below nothing": ({"rate": {"tokens_per_s": -5}}, "rate.tokens_per_s: Input should be"),
-    "a rate that is a number": ({"rate": 50}, "rate: is no mapping"),
+    "a rate that is a number": ({"rate": 50}, "rate: is not a mapping"),
     "a queue for nobody": ({"queue": {"requests": 0}}, "queue.requests: Input should be"),
     "half a request": ({"queue": {"requests": 1.5}}, "queue.requests: Input should be"),
     "a degrade that is a word": ({"degrade": "yes"}, "degrade: Input should be a valid boolean, not 'yes'"),
     "no models": ({"models": []}, "models: List should have at least 1 item"),
-    "a model that is a number": ({"models": [3]}, "models[0]: is no text; put it in quotes"),
+    "a model that is a number": ({"models": [3]}, "models[0]: is not text; put it in quotes"),
 }
 
 
@@ -141,7 +141,7 @@ def test_a_fault_of_a_tenant_is_told_with_its_place(more: dict[str, Any], says: 
     assert "\n" not in only
 
 
-NO_MAPPING = "is empty, or no mapping: `tenants:` and a list of them was expected"
+NO_MAPPING = "is empty or not a mapping: `tenants:` and a list of tenants was expected"
 OF_THE_FILE: dict[str, tuple[Any, str]] = {
     "nothing": (None, NO_MAPPING),
     "a word": ("tenants", NO_MAPPING),
@@ -149,13 +149,13 @@ OF_THE_FILE: dict[str, tuple[Any, str]] = {
     "no tenants": ({"classes": [{"name": "a"}]}, "tenants: a list of at least one was expected"),
     "an empty list": ({"tenants": []}, "tenants: a list of at least one was expected"),
     "a mapping of tenants": ({"tenants": {"acme": {}}}, "tenants: a list of at least one was expected"),
-    "an unknown section": ({"tenants": [tenant()], "tenant": []}, "tenant: is not known here; `classes` and"),
+    "an unknown section": ({"tenants": [tenant()], "tenant": []}, "tenant: is not a known key; use `classes` and"),
     "no classes": ({"tenants": [tenant()], "classes": []}, "classes: a list of at least one was expected"),
-    "a tenant that is a word": ({"tenants": ["acme"]}, "tenants[0]: is no mapping"),
+    "a tenant that is a word": ({"tenants": ["acme"]}, "tenants[0]: is not a mapping"),
     "no id": ({"tenants": [{"keys": [A]}]}, "tenants[0], id: is missing"),
     "no keys": ({"tenants": [{"id": "acme"}]}, "tenants[0] (acme), keys: is missing"),
-    "a number for an id": ({"tenants": [tenant(id=7)]}, "tenants[0], id: is no text; put it in quotes"),
-    "a truth for an id": ({"tenants": [tenant(id=True)]}, "tenants[0], id: is no text; put it in quotes"),
+    "a number for an id": ({"tenants": [tenant(id=7)]}, "tenants[0], id: is not text; put it in quotes"),
+    "a truth for an id": ({"tenants": [tenant(id=True)]}, "tenants[0], id: is not text; put it in quotes"),
     "an odd id": ({"tenants": [tenant(id="a b")]}, "tenants[0] (a b), id: String should match pattern"),
     "an id of two lines": ({"tenants": [tenant(id="a\n")]}, "tenants[0] ('a\\n'), id: String should match pattern"),
     "the reserved id": ({"tenants": [tenant(id="other")]}, "tenants[0] (other), id: this name is reserved"),
@@ -181,7 +181,7 @@ OF_THE_FILE: dict[str, tuple[Any, str]] = {
     ),
     "floors that leave nothing": (
         {"tenants": [tenant()], "classes": [{"name": "a", "floor": 0.5}, {"name": "b", "floor": 0.5}]},
-        "classes: their floors come to 1; they must leave something to share, so less than 1",
+        "classes: their floors come to 1; their sum must be less than 1",
     ),
     "a floor of all": (
         {"tenants": [tenant()], "classes": [{"name": "a", "floor": 1}]},
@@ -248,7 +248,7 @@ def test_what_stands_in_place_of_a_hash_is_never_repeated(wrong: Any, write: Wri
 
 def test_nor_is_a_key_that_stands_under_another_word(write: Write) -> None:
     (only,) = faults(write(yaml.safe_dump({"tenants": [tenant(key="weir_secret")]})))
-    assert only == "tenants[0] (acme), key: is not known here"
+    assert only == "tenants[0] (acme), key: is not a known key"
 
 
 def test_an_objective_beyond_the_longest_deadline_is_a_fault(write: Write) -> None:
@@ -266,15 +266,15 @@ UNREADABLE = {
     "a control character": (b"tenants: \x01", "is not YAML: "),
     "a program": ("tenants: !!python/object/apply:os.getcwd []", "tenants: a list of at least one was expected"),
     "a program's word": ("tenants: !!python/name:os.getcwd x", "is not YAML: could not determine a constructor"),
-    "a date that cannot be": ("tenants: 2026-99-99", "holds a value that cannot be: "),
+    "a date that cannot be": ("tenants: 2026-99-99", "contains an invalid value: "),
     "two documents": ("tenants: []\n---\ntenants: []", "holds more than one document (line 2)"),
     "a limit that stands twice": (
         "tenants:\n  - id: a\n    weight: 1\n    weight: 2",
         "has 'weight' twice in one mapping (line 4)",
     ),
-    "a list for a key": ("[a]: b", "has a key that is no text (line 1)"),
-    "an alias of nothing": ("tenants: *nobody", "*nobody stands before &nobody is complete (line 1)"),
-    "an alias of itself": ("tenants: &all [*all]", "*all stands before &all is complete (line 1)"),
+    "a list for a key": ("[a]: b", "has a key that is not text (line 1)"),
+    "an alias of nothing": ("tenants: *nobody", "*nobody is used before &nobody is complete (line 1)"),
+    "an alias of itself": ("tenants: &all [*all]", "*all is used before &all is complete (line 1)"),
     "far too deep": ("[" * 100_000, "is nested more than 32 deep (line 1)"),
     "far too deep, in lines": ("\n".join(" " * i + "a:" for i in range(200)), "is nested more than 32 deep"),
     "too large": (b"#" * (16 * 1024 * 1024 + 1), "is larger than 16777216 bytes"),

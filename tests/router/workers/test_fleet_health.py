@@ -439,7 +439,7 @@ def test_a_worker_that_leaves_is_looked_at_until_it_holds_nothing() -> None:
         await asyncio.sleep(10)
         assert upstream.probes == probes
         assert upstream.closed
-        assert ("worker leaves", "a") in watch.notes.lines
+        assert ("worker removed", "a") in watch.notes.lines
 
     watching(scenario, "a", "b")
 

@@ -70,7 +70,7 @@ def test_an_absurd_announcement_is_not_believed(absurd: dict[str, Any]) -> None:
     async def main() -> None:
         async with serving({("GET", "/status"): says({**msgspec.to_builtins(STATUS), **absurd})}) as process:
             worker = weir_at(process)
-            with pytest.raises(UpstreamError, match="/status is not understood"):
+            with pytest.raises(UpstreamError, match="/status has an unexpected format"):
                 await worker.upstream.probe()
             worker.upstream.close()
 

@@ -42,8 +42,8 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
         raise EngineUnusable(f"DTYPE=bfloat16: {torch.cuda.get_device_name(device)} cannot; take float16 or auto.")
     if device.type == "cpu" and wanted != "float32" and not _computes(wanted):
         raise EngineUnusable(
-            f"DTYPE={wanted}: this processor announces instructions for it that it does not carry out (a virtual "
-            "machine may hide them), and PyTorch dies of them. Take float32."
+            f"DTYPE={wanted}: this processor announces instructions for it that it does not support (a virtual "
+            "machine may hide them), and PyTorch crashes. Use float32."
         )
     return DTYPES[wanted]
 

@@ -121,7 +121,7 @@ class TorchEngine:
         except Exception as error:
             exhausted = isinstance(error, CacheExhausted)
             if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
-                raise EngineDied(f"the device failed, and whatever it is asked next fails too: {error}") from error
+                raise EngineDied(f"the device failed, and every further operation on it fails too: {error}") from error
             if not exhausted and not is_out_of_memory(error):
                 self._drop_all()
                 raise

@@ -98,7 +98,7 @@ def _folder(spec: TorchSpec) -> Path:
     if folder.is_dir():
         return folder
     if spec.model_id.startswith((".", "/", "~")):
-        raise EngineUnusable(f"MODEL_ID={spec.model_id}: there is no such folder.")
+        raise EngineUnusable(f"MODEL_ID={spec.model_id}: no such folder.")
     return _downloaded(spec, cache)
 
 
@@ -135,7 +135,7 @@ def _downloaded(spec: TorchSpec, cache: Path) -> Path:
 
 def _check_weights(folder: Path, model_id: str, dtype: torch.dtype, device: torch.device) -> None:
     if not (folder / "config.json").is_file():
-        raise EngineUnusable(f"MODEL_ID={model_id}: {folder} holds no config.json, so it is no model.")
+        raise EngineUnusable(f"MODEL_ID={model_id}: {folder} has no config.json, so it is not a model.")
     weights = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
     if not weights:
         pickled = any(next(folder.glob(pattern), None) for pattern in PICKLES)
@@ -189,7 +189,7 @@ def _unloadable(model_id: str, error: Exception) -> EngineUnusable:
     if is_out_of_memory(error):
         reason = f"there is not enough memory ({reason}); take a smaller model or another DEVICE"
     if "trust_remote_code" in reason or "custom code" in reason:
-        reason = "it comes with code of its own, which is not run here; take a model that transformers knows"
+        reason = "it needs custom code, which Weir does not run; use a model that transformers supports"
     return EngineUnusable(f"MODEL_ID={model_id} cannot be loaded: {reason}")
 
 

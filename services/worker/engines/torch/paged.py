@@ -137,7 +137,7 @@ class PagedBatch:
         self._scheduler.prefill_chunk_tokens = prefill_chunk_tokens
         self._save()
         if not self._processor.prepare_next_batch():
-            raise RuntimeError(f"no step could be made of {self.running} running sequences")
+            raise RuntimeError(f"no step could be formed from {self.running} running sequences")
         with torch.inference_mode():
             self._processor._generation_step(self._model)
         self._processor.update_batch()

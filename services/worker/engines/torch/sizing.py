@@ -63,7 +63,7 @@ def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu:
 def _context_tokens(spec: TorchSpec, config: Any) -> int:
     own = getattr(config, "max_position_embeddings", None) or UNKNOWN_CONTEXT_TOKENS
     if spec.context_tokens > own:
-        raise EngineUnusable(f"MAX_CONTEXT_TOKENS={spec.context_tokens}: the model was made for {own} tokens.")
+        raise EngineUnusable(f"MAX_CONTEXT_TOKENS={spec.context_tokens}: the model supports {own} tokens.")
     return int(spec.context_tokens or own)
 
 

@@ -60,7 +60,7 @@ def doubted(engine: TorchEngine, model: Any) -> str:
     worse_by = (whole.max(-1).values - chosen) / whole.std(-1)
     if bool((worse_by <= DOUBTFUL_DEVIATIONS).all()):
         return ""
-    return "what it writes from pages of memory is not what it writes from the whole text"
+    return "its output with paged memory differs from its output without it"
 
 
 def _logits(model: Any, ids: Any) -> Any:
