@@ -42,4 +42,4 @@ def test_a_missed_bound_is_told_to_be_missed() -> None:
     Console(file=told, width=120).print(page(comparison))
     assert "held   answered on time: 100.00 %, ≥ 90.00 %" in told.getvalue()
     assert "missed requests to workers, for each of a client's: 1, ≤ 0.50" in told.getvalue()
-    assert "Is everything answered on time while there is plenty of room?" in told.getvalue()
+    assert "Is everything answered on time while there is plenty of spare capacity?" in told.getvalue()
