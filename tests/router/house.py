@@ -121,7 +121,7 @@ class House:
         assert self.scheduler.drr.usage.requests == len(dispatcher.waiting)
         assert not [turn for turn in running if turn.worker is not None and turn not in turn.worker.held]
         if cap.inflight < cap.cap:
-            heads = [turn for turn in dispatcher.waiting if turn.flow.line.first is turn]
+            heads = [turn for turn in dispatcher.waiting if turn.flow.queue.first is turn]
             assert not [turn for turn in heads if self.fleet.fits(turn)], "a slot is free, and one that fits it waits"
         for turn in seconds:
             alone = not self.fleet.alive(turn.model, turn.failed_worker)
