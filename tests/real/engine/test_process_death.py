@@ -40,7 +40,7 @@ def test_killed_before_it_is_ready(tmp_path):
         await until((folder / "held").exists)
         pid = executor.pid
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(EngineUnusable, match="died while it was made: its process was killed by SIGKILL"):
+        with pytest.raises(EngineUnusable, match="ended while it was being created: its process was killed by SIGKILL"):
             await starting
         assert is_buried(pid)
         (folder / "open").touch()

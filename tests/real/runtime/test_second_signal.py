@@ -21,7 +21,7 @@ def test_a_second_signal_during_the_delay_leaves_at_once() -> None:
         told = iter(child.stdout.readline, b"")
         assert any(b'"listening"' in line for line in told)
         os.kill(child.pid, signal.SIGTERM)
-        assert any(b'"leaving"' in line for line in told)
+        assert any(b'"draining"' in line for line in told)
         assert child.poll() is None
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(60) == 1

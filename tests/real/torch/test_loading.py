@@ -234,7 +234,7 @@ def test_other_number_formats_work_on_a_processor_or_are_refused_before_they_kil
     try:
         engine = make_engine(tiny_folder, dtype=dtype)
     except EngineUnusable as error:
-        assert "does not carry out" in str(error)  # noqa: PT017 - the other outcome is right, too
+        assert "does not support" in str(error)  # noqa: PT017 - the other outcome is right, too
         return
     join(engine, "r", prompt=prompt_of(40), max_tokens=5)
     assert run(engine).reasons == {"r": "length"}
@@ -242,7 +242,7 @@ def test_other_number_formats_work_on_a_processor_or_are_refused_before_they_kil
 
 def test_a_processor_that_dies_of_a_number_format_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.sys, "executable", "false")
-    with pytest.raises(EngineUnusable, match="Take float32"):
+    with pytest.raises(EngineUnusable, match="Use float32"):
         device.choose_dtype("bfloat16", torch.device("cpu"))
 
 
@@ -266,7 +266,7 @@ def test_memory_that_fails_to_come_although_it_looked_free(tiny_folder: Path, mo
 
 
 def test_a_context_longer_than_the_model_was_made_for(tiny_folder: Path) -> None:
-    assert "made for 2048 tokens" in refused(tiny_folder, context_tokens=4096)
+    assert "supports 2048 tokens" in refused(tiny_folder, context_tokens=4096)
 
 
 def test_a_shorter_context_is_kept_to(tiny_folder: Path) -> None:
