@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from loadtests.scenarios.bounds import one_of, within
 from loadtests.scenarios.distributions import Distribution, constant
 from loadtests.scenarios.model import Retries
 
@@ -24,18 +25,6 @@ MAX_TOKENS = 32_768
 MAX_DEADLINE_MS = 120_000
 MAX_CV = 20.0
 AFTER_DEADLINE_MS = 5_000  # added to the deadline if a client has no patience of its own
-
-
-def within(what: str, value: float, least: float, most: float) -> None:
-    """Raises ValueError unless the value is a number in this range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{what} is {value!r}; a number from {least:g} to {most:g} was expected")
-
-
-def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises ValueError for an unknown value."""
-    if value not in known:
-        raise ValueError(f"{what} is {value!r}; one of {', '.join(known)} was expected")
 
 
 @dataclass(frozen=True, slots=True)

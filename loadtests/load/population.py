@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadtests.load.plan import MAX_TENANTS, Step, Tenant, within
+from loadtests.load.plan import MAX_TENANTS, Step, Tenant
+from loadtests.scenarios.bounds import within
 
 MAX_SKEW = 4.0
 

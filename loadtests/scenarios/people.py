@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from loadtests.load.plan import one_of, within
 from loadtests.scenarios import model
 from loadtests.scenarios.arrivals import Closed, Crowd
+from loadtests.scenarios.bounds import one_of, within
 from loadtests.scenarios.distributions import Constant, Distribution, Uniform
 from loadtests.scenarios.model import Failure, Retries, TenantGroup, Window
 from loadtests.scenarios.stages import for_stage, unjudged

@@ -58,7 +58,7 @@ def test_it_gives_the_vectors_that_the_model_gives_and_ends_when_it_is_stopped(f
 def test_one_that_has_died_fails_what_was_asked_and_is_started_anew(folder: Path) -> None:
     async def scenario(model: ModelProcess, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ModelFailed, match="has gone"):
+        with pytest.raises(ModelFailed, match="has ended"):
             await model.embed(TEXTS)
         assert len(await model.embed(TEXTS)) == 2
 
