@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from services.runtime.renamed_metrics import with_old_names
+from services.runtime.renamed_metrics import old_names
 
 
 @runtime_checkable
@@ -41,14 +41,17 @@ class Registry(CollectorRegistry):
     def page(self) -> bytes:
         page: list[str] = []
         for family in self._families:
+            start = len(page)
             if isinstance(family, Written):
                 family.write(page)
             else:
                 page.append(generate_latest(family).decode("utf-8"))
-        return with_old_names("".join(page)).encode("utf-8")
+            page.append(old_names(page[start:]))
+        return "".join(page).encode("utf-8")
 
 
 def page_of(registry: CollectorRegistry) -> bytes:
     if isinstance(registry, Registry):
         return registry.page()
-    return with_old_names(generate_latest(registry).decode("utf-8")).encode("utf-8")
+    page = generate_latest(registry).decode("utf-8")
+    return (page + old_names([page])).encode("utf-8")
