@@ -18,7 +18,6 @@ from loadtests.simulator.report import PolicyReport
 from loadtests.simulator.results import compare, loads
 from loadtests.simulator.runs import Run
 from loadtests.simulator.targets import targets
-from loadtests.simulator.watching import watched
 from services.cli.errors import LabError
 
 CHOICES = ("weir", "weir_with_clamp")
@@ -124,17 +123,17 @@ def figures_of(scenario: Scenario, report: PolicyReport) -> Read:
 def kept(seeds: int, settings: Mapping[str, object]) -> dict[str, bool]:
     """Which promises hold of Weir alone: those that compare it with other policies are left out."""
     made = promises.table()
-    played = {}
-    for case in made.cases:
-        values: dict[str, promises.Values] = {}
-        for policy in (name for name in case.compared if name.startswith("weir")):
-            reads = []
-            for seed in range(1, seeds + 1):
-                scenario = case.at(seed)
-                scenario = scenario.model_copy(update={"weir": {**scenario.weir, **settings}})
-                seen = watched(Run(scenario, promises.CHOICES[policy], None))
-                reads.append({line.key: line.metric.read(seen, **line.given) for line in made.lines(case.name)})
-            values[policy] = {key: [read[key] for read in reads] for key in reads[0]}
-        played[case.name] = values
-    figures = [each.figure(played) for row in made.promises for each in made.of(row)]
+
+    def played(case: promises.Case, policy: str) -> promises.Values:
+        scenarios = [case.at(seed) for seed in range(1, seeds + 1)]
+        without = [each.model_copy(update={"weir": {**each.weir, **settings}}) for each in scenarios]
+        lines = made.lines(case.name)
+        runs = [Run(each, promises.CHOICES[policy], None) for each in without]
+        return promises.by_figure([promises.values_of(lines, run) for run in runs])
+
+    values = {
+        case.name: {name: played(case, name) for name in case.compared if name.startswith("weir")}
+        for case in made.cases
+    }
+    figures = [each.figure(values) for row in made.promises for each in made.of(row)]
     return {each.name: each.held for each in figures if each.held is not None}

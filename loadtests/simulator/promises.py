@@ -224,14 +224,15 @@ def table() -> Table:
 def play(made: Table, case: Case, jobs: int) -> dict[str, Values]:
     """Run a case with every policy and seed. Returns the values by policy."""
     runs = [Run(case.at(seed), CHOICES[policy], None) for policy in case.compared for seed in SEEDS]
-    found = iter(spread(runs, jobs, None, partial(_values, made.lines(case.name))))
-    return {policy: _by_figure([next(found) for _ in SEEDS]) for policy in case.compared}
+    found = iter(spread(runs, jobs, None, partial(values_of, made.lines(case.name))))
+    return {policy: by_figure([next(found) for _ in SEEDS]) for policy in case.compared}
 
 
-def _values(lines: Sequence[Line], run: Run, progress: Progress | None = None) -> dict[str, float | None]:
+def values_of(lines: Sequence[Line], run: Run, progress: Progress | None = None) -> dict[str, float | None]:
+    """The figures of one run."""
     seen = watched(run, progress)
     return {line.key: line.metric.read(seen, **line.given) for line in lines}
 
 
-def _by_figure(seeds: Sequence[Mapping[str, float | None]]) -> Values:
+def by_figure(seeds: Sequence[Mapping[str, float | None]]) -> Values:
     return {key: [found[key] for found in seeds] for key in seeds[0]}

@@ -73,11 +73,9 @@ class Simulation:
     def _plan_ahead(self) -> None:
         self.schedule(self.timeline.bucket_s, self._close_bucket, None)
         self.schedule(self._from_s, self._jain, False)
-        end = self._from_s
-        while (end := end + WINDOW_S) < self._until_s:
-            self.schedule(end, self._jain, True)
-        if end - WINDOW_S == self._from_s:
-            self.schedule(self._until_s, self._jain, True)
+        last = math.nextafter(self._until_s, 0.0)  # an event at the end of a run does not run
+        for window in range(1, max(1, int((self._until_s - self._from_s) / WINDOW_S)) + 1):
+            self.schedule(min(self._from_s + window * WINDOW_S, last), self._jain, True)
         for loop in self.plan.loops:
             for client in range(loop.clients):
                 self._ask_at(0.0, loop, client)

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from loadtests.simulator.clients import Tenant
 from loadtests.simulator.fairness import Gaps, Jain, index, max_min, summary
 from loadtests.simulator.histogram import Histogram
+from loadtests.simulator.plan import Plan
+from loadtests.simulator.policies.fifo import Fifo
+from loadtests.simulator.simulation import Simulation
 from loadtests.simulator.tally import Account
+from services.core.cost import Weights
 from tests.loadtests.simulator.worlds import scenario, unmeasured
 
 
@@ -88,6 +92,14 @@ def test_a_scheduler_that_shares_work_has_a_smaller_gap_than_one_that_shares_tur
     assert tokens.jain_least is not None
     assert turns.jain_least is not None
     assert tokens.jain_least > 0.99 > turns.jain_least
+
+
+@pytest.mark.parametrize(("duration_s", "cool_down_s", "windows"), [(30, 0, 1), (60, 0, 1), (120, 0, 2), (130, 10, 2)])
+def test_each_whole_minute_that_counts_has_an_index(duration_s: float, cool_down_s: float, windows: int) -> None:
+    world = scenario({"count": 2}, duration_s=duration_s, cool_down_s=cool_down_s)
+    simulation = Simulation(world, Plan(world, {"t0": 5.0}, seed=1), Fifo(), Weights(), seed=1)
+    simulation.run_until(world.duration_s)
+    assert len(simulation.jain.indexes) == windows
 
 
 @given(st.lists(st.floats(1e-5, 1e6), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99]))

@@ -259,7 +259,7 @@ class Runs:
         for name in promise.read:
             for who in (policy, *others):
                 if who not in self._played.setdefault(name, {}):
-                    found = promises._values(TABLE.lines(name), self._run(name, who))
+                    found = promises.values_of(TABLE.lines(name), self._run(name, who))
                     self._played[name][who] = {key: [value] for key, value in found.items()}
         return self._played
 
