@@ -27,6 +27,7 @@ from services.worker.stream import AnswerStream, Dropped
 from services.worker.ticket import Ticket
 
 HINT_JITTER = 0.2  # requests rejected at the same time should not retry at the same time
+NO_ENGINE = "this worker's engine failed; send the request to another worker"
 ENGINE_DIED = "engine_died"  # the router treats this code like a lost worker, not like an ordinary failure
 
 
@@ -98,9 +99,7 @@ class EngineLoop:
         try:
             sequence = await self.executor.prepare(request)
         except EngineDied:
-            raise Refused(
-                Outcome.NO_CAPACITY, "this worker's engine failed; send the request to another worker"
-            ) from None
+            raise Refused(Outcome.NO_CAPACITY, NO_ENGINE) from None
         finally:
             self._preparing -= 1
         try:
@@ -317,9 +316,7 @@ class EngineLoop:
                 job, Outcome.INTERNAL, f"the engine failed while it processed this request: {why}", code=ENGINE_DIED
             )
         for waiting in self._scheduler.flush():
-            self._drop(
-                waiting.item, Outcome.NO_CAPACITY, "this worker's engine failed; send the request to another worker"
-            )
+            self._drop(waiting.item, Outcome.NO_CAPACITY, NO_ENGINE)
         await restart_engine(self.executor, self._log, self._chance)
         self.replacing = False
         self._follow_engine()
