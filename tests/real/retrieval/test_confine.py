@@ -17,6 +17,7 @@ import pytest
 
 from services.retrieval import parseprocess
 from services.retrieval.confine import ENVIRONMENT, FILES, NETWORK, ROOT, TCP_ONLY, command
+from tests.processes import is_alive
 
 PROBES = Path(__file__).parent / "confined"
 SUPERVISOR = """
@@ -109,16 +110,8 @@ def test_it_is_killed_with_the_service_that_started_it(wait_until: Callable[...,
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
         try:
-            child = int(service.stdout.readline())
-            assert psutil.pid_exists(child)
+            process = psutil.Process(int(service.stdout.readline()))
+            assert is_alive(process)
         finally:
             service.send_signal(signal.SIGKILL)
-    wait_until(lambda: not alive(child))
-
-
-def alive(pid: int) -> bool:
-    """A process that is dead and has not been collected is not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: not is_alive(process))

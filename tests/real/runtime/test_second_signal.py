@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 from tests.real.runtime.test_watchdog_ends_a_process import CHILD, ROOT
 
@@ -17,6 +18,8 @@ def test_a_second_signal_during_the_delay_leaves_at_once() -> None:
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdout is not None
+    too_late = threading.Timer(60, child.kill)  # else a child that goes on silently would be read from for 600 s
+    too_late.start()
     try:
         told = iter(child.stdout.readline, b"")
         assert any(b'"listening"' in line for line in told)
@@ -26,5 +29,6 @@ def test_a_second_signal_during_the_delay_leaves_at_once() -> None:
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(60) == 1
     finally:
+        too_late.cancel()
         child.kill()
         child.communicate()
