@@ -195,10 +195,10 @@ class Drr:
         """Change the expiry of a queued request."""
         if request.stage is WAITING and expires_at != request.expires_at:
             self._push_fresh()
-            self._entry_is_stale()
             self._sequence += 1
             request.expires_at = expires_at
             heappush(self._expiries, (expires_at, self._sequence, request))
+            self._entry_is_stale()  # last: it may remove the stale entries, and the old one must be one of them
 
     def make_ready(self, now: float, request: Request) -> None:
         """Retrieval is done: the request can start. If it is not queued, only its `ready` changes."""

@@ -375,6 +375,17 @@ def test_the_heap_of_expiries_holds_little_more_than_what_waits():
     assert len(drr._expiries) <= 2 * 50 + 64 + 2
 
 
+def test_the_heap_is_cleaned_in_the_midst_of_a_change_of_expiry_and_counts_right():
+    """Found by a run over real processes: one in some seventy changes of an expiry cleans the heap."""
+    drr = house("a")
+    (moved,) = enqueue(drr, asking("a", expires_at=1.0))
+    for at in range(500):
+        drr.postpone(moved, 2.0 + at)
+    assert drr.wakes_at() == moved.expires_at
+    assert drr.discard(0.0, moved)
+    assert drr.wakes_at() == inf
+
+
 # ---- debt
 
 
