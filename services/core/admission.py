@@ -114,7 +114,7 @@ class DeadlineAdmission:
         if not (request.may_clamp or request.cold_start):
             probable = probable_tokens(lengths, answer_tokens, request.length_quantile)
         tokens = grant(request, prompt_tokens, answer_tokens, probable, request.deadline - now, estimator)
-        return tokens if tokens >= min(answer_tokens, settings.least_answer_tokens) else 0
+        return tokens if tokens >= min(answer_tokens, settings.min_answer_tokens) else 0
 
     def learns_from(self, now: float) -> float:
         """From `now` on: this policy did not predict the waits that began earlier."""
@@ -212,7 +212,7 @@ def _latest_start(
     """
     if request.may_clamp or request.cold_start:
         shortest_s = estimator.prefill_backlog_s() + estimator.service_s(
-            prompt_tokens, min(answer_tokens, settings.least_answer_tokens)
+            prompt_tokens, min(answer_tokens, settings.min_answer_tokens)
         )
     else:
         answer = probable_tokens(lengths, answer_tokens, request.length_quantile)

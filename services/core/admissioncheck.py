@@ -249,7 +249,7 @@ class AdmissionCheck:
         self.tenant_stats.estimate_rejects = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
-        request.read_tokens = self.prompt_tokens if self.settings.reading_line else 0
+        request.read_tokens = self.prompt_tokens if self.settings.unread_prompts_delay else 0
         request.predicted_wait_s = self.prediction.wait_s
         request.predicted_as_new = self.prediction.new
         request.expires_at, request.expires_for = self.admission.expiry(

@@ -15,11 +15,11 @@ class SchedulerSettings:
     """All settings of the core. Each mechanism can be switched off, to measure its effect.
 
     `policies` are the coarse switches, which can change while requests run (`Scheduler.switch`). Raises ValueError for
-    a margin outside (0, 1], a quantum that is not above 0, or strangers of an unknown class.
+    a margin outside (0, 1], a quantum that is not above 0, or unconfigured tenants of an unknown class.
     """
 
     bounds: QueueBounds = field(default_factory=lambda: QueueBounds(256))
-    stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", QueueBounds(64)))
+    unconfigured: TenantSpec = field(default_factory=lambda: TenantSpec("", QueueBounds(64)))
     """Template for tenants that are not configured; they keep their own id."""
     classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
     idle_tenants: int = 10_000
@@ -28,7 +28,7 @@ class SchedulerSettings:
     safety_margin: float = 0.8
     weights: Weights = field(default_factory=Weights)
     ladder: tuple[LadderLevel, ...] = LADDER
-    least_answer_tokens: int = 1
+    min_answer_tokens: int = 1
     """An answer that may be cut starts only if at least this many tokens fit."""
     degrade: bool = True
     clamp: bool = True
@@ -37,7 +37,7 @@ class SchedulerSettings:
     calibrate: bool = True
     true_up: bool = True
     measured_rounds: bool = True
-    reading_line: bool = True
+    unread_prompts_delay: bool = True
     """Whether tokens that workers have still to prefill count at admission."""
     policies: Policies = field(default_factory=Policies)
     strict: bool = False
@@ -49,5 +49,5 @@ class SchedulerSettings:
         if self.quantum_tokens is not None and not self.quantum_tokens > 0:
             raise ValueError(f"quantum_tokens must be above 0, got {self.quantum_tokens}")
         names = {spec.name for spec in self.classes}
-        if self.stranger.class_name not in names:
-            raise ValueError(f"strangers are of class {self.stranger.class_name}, which is none of {sorted(names)}")
+        if (name := self.unconfigured.class_name) not in names:
+            raise ValueError(f"unconfigured tenants are of class {name}, which is none of {sorted(names)}")

@@ -156,7 +156,7 @@ class DrrDiscipline:
         if not rate or asked_per_s <= rate * check.share:
             return None
         check.under_share, settings = False, check.settings
-        if asked_per_s < ALONE * check.all_asked_per_s and settings.reading_line:
+        if asked_per_s < ALONE * check.all_asked_per_s and settings.unread_prompts_delay:
             check.leave_room()
         stands = check.flow.requests > 0 and check.prediction.wait_s > check.tenant_stats.codel.limit_s
         return (Outcome.YIELD, "standing_queue") if stands and settings.standing_queue else None

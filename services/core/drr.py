@@ -131,7 +131,7 @@ class Drr:
         for pool in self.pools.values():
             pool.reclass(now, classes)
 
-    def create_stranger(self, now: float, spec: TenantSpec) -> TenantAccount:
+    def create_unconfigured(self, now: float, spec: TenantSpec) -> TenantAccount:
         """Make an unconfigured tenant. It is forgotten some time after it became idle.
 
         Raises ValueError for an unknown class or a known tenant.

@@ -87,7 +87,7 @@ class Scheduler:
 
     def dismiss(self, now: float, id: str) -> bool:
         """End a tenant's configuration. Its requests go on; once idle it is forgotten. False if it is unknown."""
-        known = self.drr.dismiss(now, replace(self.settings.stranger, id=id))
+        known = self.drr.dismiss(now, replace(self.settings.unconfigured, id=id))
         self.drr.forget_idle(now)
         return known
 
@@ -192,7 +192,7 @@ class Scheduler:
     def _get_or_create(self, now: float, request: Request) -> tuple[PoolStats, Flow]:
         tenant = self.drr.tenants.get(request.tenant)
         if tenant is None:
-            tenant = self.drr.create_stranger(now, replace(self.settings.stranger, id=request.tenant))
+            tenant = self.drr.create_unconfigured(now, replace(self.settings.unconfigured, id=request.tenant))
             self.drr.forget_idle(now)
         pool_stats = self.pools.get(request.pool) or self._pool_stats(request.pool)
         flow = tenant.flows.get(request.pool)
@@ -217,7 +217,7 @@ class Scheduler:
         (prompt, answer), lengths = self._planned(request), request.flow.stats.lengths
         self.drr.reprice(now, request, self.settings.weights.cost(prompt, lengths.expected(answer)))
         if request.stage is WAITING:
-            if self.settings.reading_line:
+            if self.settings.unread_prompts_delay:
                 self.pools[request.pool].pool.will_read(request, prompt)
             self._set_expiry(request)
 
@@ -299,7 +299,7 @@ class Scheduler:
         tenant_stats = flow.stats
         answer = tenant_stats.lengths.expected(request.granted_tokens)
         estimator.start(now, request, estimator.prefill_backlog_s() + estimator.service_s(prompt, answer))
-        estimator.begin_prefill(request, prompt if self.settings.reading_line else 0)
+        estimator.begin_prefill(request, prompt if self.settings.unread_prompts_delay else 0)
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (pool_stats.pool.share(flow) * rate)

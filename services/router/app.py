@@ -188,13 +188,13 @@ def tenants_of(settings: RouterSettings) -> Tenants:
 
 
 def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Scheduler:
-    """The core with this router's bounds and classes. `stranger` is the spec of lab tenants, of equal weight."""
+    """The core with this router's bounds and classes. `unconfigured` is the spec of lab tenants, of equal weight."""
     classes = tenants.classes()
     bytes = settings.max_queue_bytes
     own = QueueBounds(settings.tenant_queue_size, bytes=bytes / 4)
     chosen = SchedulerSettings(
         bounds=QueueBounds(settings.max_queue_size, bytes=bytes),
-        stranger=TenantSpec("", own, class_name=classes[0].name),
+        unconfigured=TenantSpec("", own, class_name=classes[0].name),
         classes=classes,
         safety_margin=settings.admission_safety_margin,
         policies=settings.policies,

@@ -37,7 +37,7 @@ MAX_ECHOED_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorStatus:
     """How an outcome is answered. `retry` is the header x-should-retry; a retryable outcome always has a hint."""
 
     status: int
@@ -45,21 +45,21 @@ class Answer:
     retry: bool = False
 
 
-REFUSALS: dict[Outcome, Answer] = {
-    Outcome.TENANT_QUEUE_FULL: Answer(429, "rate_limit_error", retry=True),
-    Outcome.RATE_LIMITED: Answer(429, "rate_limit_error", retry=True),
-    Outcome.YIELD: Answer(429, "rate_limit_error", retry=True),
-    Outcome.DEADLINE_INFEASIBLE: Answer(429, "rate_limit_error", retry=True),
-    Outcome.DEADLINE_EXPIRED: Answer(429, "rate_limit_error"),
-    Outcome.DEADLINE_EXCEEDED: Answer(504, "timeout_error"),
-    Outcome.NO_CAPACITY: Answer(503, "service_unavailable_error", retry=True),
-    Outcome.DRAINING: Answer(503, "service_unavailable_error", retry=True),
-    Outcome.UPSTREAM_FAILED: Answer(502, "upstream_error", retry=True),
-    Outcome.POISON: Answer(422, "invalid_request_error"),
-    Outcome.MODEL_NOT_FOUND: Answer(404, "invalid_request_error"),
-    Outcome.BAD_INPUT: Answer(400, "invalid_request_error"),
-    Outcome.CLIENT_GONE: Answer(499, "client_gone"),
-    Outcome.INTERNAL: Answer(500, "server_error"),
+REFUSALS: dict[Outcome, ErrorStatus] = {
+    Outcome.TENANT_QUEUE_FULL: ErrorStatus(429, "rate_limit_error", retry=True),
+    Outcome.RATE_LIMITED: ErrorStatus(429, "rate_limit_error", retry=True),
+    Outcome.YIELD: ErrorStatus(429, "rate_limit_error", retry=True),
+    Outcome.DEADLINE_INFEASIBLE: ErrorStatus(429, "rate_limit_error", retry=True),
+    Outcome.DEADLINE_EXPIRED: ErrorStatus(429, "rate_limit_error"),
+    Outcome.DEADLINE_EXCEEDED: ErrorStatus(504, "timeout_error"),
+    Outcome.NO_CAPACITY: ErrorStatus(503, "service_unavailable_error", retry=True),
+    Outcome.DRAINING: ErrorStatus(503, "service_unavailable_error", retry=True),
+    Outcome.UPSTREAM_FAILED: ErrorStatus(502, "upstream_error", retry=True),
+    Outcome.POISON: ErrorStatus(422, "invalid_request_error"),
+    Outcome.MODEL_NOT_FOUND: ErrorStatus(404, "invalid_request_error"),
+    Outcome.BAD_INPUT: ErrorStatus(400, "invalid_request_error"),
+    Outcome.CLIENT_GONE: ErrorStatus(499, "client_gone"),
+    Outcome.INTERNAL: ErrorStatus(500, "server_error"),
 }
 
 

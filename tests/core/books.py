@@ -71,7 +71,7 @@ class Books(RuleBasedStateMachine):
     # ---- who is known
 
     def bounds(self, tenant: str) -> QueueBounds:
-        return self.specs.get(tenant, self.settings.stranger).bounds
+        return self.specs.get(tenant, self.settings.unconfigured).bounds
 
     def configure(self, spec: TenantSpec) -> None:
         self.scheduler.configure(spec)
@@ -82,7 +82,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from([*KNOWN, STRANGERS[0]]), weight=st.sampled_from([0.5, 1.0, 3.0]))
     def reweigh(self, tenant: str, weight: float) -> None:
-        spec = self.specs.get(tenant) or KNOWN.get(tenant) or TenantSpec(tenant, self.settings.stranger.bounds)
+        spec = self.specs.get(tenant) or KNOWN.get(tenant) or TenantSpec(tenant, self.settings.unconfigured.bounds)
         self.configure(replace(spec, weight=weight))
 
     @rule(

@@ -28,7 +28,7 @@ ROOMY = QueueBounds(100_000)
 def settings(**changes: Any) -> SchedulerSettings:
     """Bounds that nobody meets, and a second finish is an error."""
     return SchedulerSettings(
-        **{"strict": True, "bounds": ROOMY, "stranger": TenantSpec("", ROOMY)} | changes,
+        **{"strict": True, "bounds": ROOMY, "unconfigured": TenantSpec("", ROOMY)} | changes,
     )
 
 

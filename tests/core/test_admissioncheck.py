@@ -90,7 +90,7 @@ def test_a_retry_that_cannot_fit_gets_no_hint() -> None:
 
 def test_what_is_larger_than_a_bound_will_never_fit_and_gets_no_hint() -> None:
     small = TenantSpec("", QueueBounds(10, cost_tokens=1000, bytes=1000))
-    house = House(chosen=settings(stranger=small))
+    house = House(chosen=settings(unconfigured=small))
     house.fill(waiting=0)
     for fields in ({"bytes": 1001}, {"prompt_tokens": 1001}):
         said = refused(house.offer(slack_s=100.0, **fields))
@@ -104,7 +104,8 @@ def test_what_is_larger_than_a_bound_will_never_fit_and_gets_no_hint() -> None:
 
 def test_a_full_queue_says_whose_it_is_and_when_to_come_back() -> None:
     house = House(
-        slots=1, chosen=settings(bounds=QueueBounds(6), stranger=TenantSpec("", QueueBounds(4)), standing_queue=False)
+        slots=1,
+        chosen=settings(bounds=QueueBounds(6), unconfigured=TenantSpec("", QueueBounds(4)), standing_queue=False),
     )
     house.fill("a", waiting=4)
     said = refused(house.offer("a", slack_s=1000.0))
@@ -369,7 +370,7 @@ def test_hints_of_a_refused_crowd_are_spread_over_what_the_house_can_do() -> Non
 
 
 def test_a_tenant_with_a_line_of_its_own_is_told_to_wait_for_that_line() -> None:
-    house = House(slots=1, chosen=settings(stranger=TenantSpec("", QueueBounds(20)), standing_queue=False))
+    house = House(slots=1, chosen=settings(unconfigured=TenantSpec("", QueueBounds(20)), standing_queue=False))
     house.fill("a", answer=20, waiting=20)
     house.offer("b", slack_s=1000.0)
     own = refused(house.offer("a", slack_s=1000.0))

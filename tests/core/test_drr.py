@@ -15,7 +15,7 @@ from tests.core.rig import NO_BOUNDS, asking, enqueue, house, kept, serve, stand
 
 
 def meet(drr: Drr, tenant: str, now: float = 0.0) -> None:
-    drr.create_stranger(now, TenantSpec(tenant, NO_BOUNDS))
+    drr.create_unconfigured(now, TenantSpec(tenant, NO_BOUNDS))
 
 
 def end(drr: Drr, request: Request, actual: float | None = None, now: float = 0.0) -> None:
@@ -475,7 +475,7 @@ def test_a_known_tenant_is_not_met_again():
         meet(drr, "a")
 
 
-def test_ten_thousand_strangers_leave_nothing_behind():
+def test_ten_thousand_unconfigured_tenants_leave_nothing_behind():
     drr = house(idle_tenants=10)
     for at in range(10_000):
         meet(drr, f"u{at}", now=at * 0.01)
@@ -501,7 +501,7 @@ def test_a_class_that_nobody_declared_is_refused_before_anything_changes():
     with pytest.raises(ValueError, match="no class gold"):
         drr.configure(TenantSpec("u", NO_BOUNDS, class_name="gold"))
     with pytest.raises(ValueError, match="no class gold"):
-        drr.create_stranger(0.0, TenantSpec("u", NO_BOUNDS, class_name="gold"))
+        drr.create_unconfigured(0.0, TenantSpec("u", NO_BOUNDS, class_name="gold"))
     assert set(drr.tenants) == {"a"}
 
 

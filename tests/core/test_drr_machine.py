@@ -127,7 +127,7 @@ class Scheduling(RuleBasedStateMachine):
         self.strangers += 1
         tenant = f"u{self.strangers % 4}"
         if tenant not in self.drr.tenants:
-            self.drr.create_stranger(self.now, TenantSpec(tenant, OWN, class_name="tin"))
+            self.drr.create_unconfigured(self.now, TenantSpec(tenant, OWN, class_name="tin"))
         self.enqueue(asking(tenant, cost, deadline=self.now + 20.0, pool="one"), actual)
 
     def enqueue(self, request: Request, actual: float) -> None:

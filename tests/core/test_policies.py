@@ -78,7 +78,7 @@ def test_admission_that_comes_back_cures_the_house_within_a_deadline() -> None:
 
 def test_without_admission_only_the_platforms_bound_keeps_a_tenant_out() -> None:
     chosen = settings(
-        bounds=QueueBounds(20), stranger=TenantSpec("", QueueBounds(5)), policies=Policies(admission=False)
+        bounds=QueueBounds(20), unconfigured=TenantSpec("", QueueBounds(5)), policies=Policies(admission=False)
     )
     house = House(slots=1, chosen=chosen)
     said = [house.offer(slack_s=0.001, max_level=4, may_clamp=True) for _ in range(30)]
@@ -90,7 +90,7 @@ def test_without_admission_only_the_platforms_bound_keeps_a_tenant_out() -> None
 
 
 def test_one_that_only_its_tenants_own_bound_would_never_hold_may_come_back_without_admission() -> None:
-    chosen = settings(bounds=QueueBounds(1), stranger=TenantSpec("", QueueBounds(5, bytes=10)))
+    chosen = settings(bounds=QueueBounds(1), unconfigured=TenantSpec("", QueueBounds(5, bytes=10)))
     for policies, comes_back in ((Policies(), False), (Policies(admission=False), True)):
         house = House(slots=1, chosen=chosen)
         house.scheduler.switch(0.0, policies)

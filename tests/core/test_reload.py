@@ -183,7 +183,7 @@ def test_a_reload_that_cannot_be_changes_nothing() -> None:
             (ClassSpec("default"), ClassSpec("new")),
             [TenantSpec("x", ROOMY, class_name="batch"), TenantSpec("y", ROOMY, class_name="gold")],
         )
-    with pytest.raises(ValueError, match="strangers are of class default"):
+    with pytest.raises(ValueError, match="unconfigured tenants are of class default"):
         made.scheduler.reload(0.0, (ClassSpec("new"),), [])
     with pytest.raises(ValueError, match="differ in name"):
         made.scheduler.reload(0.0, (ClassSpec("default"), ClassSpec("default")), [])

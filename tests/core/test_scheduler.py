@@ -123,7 +123,7 @@ def test_an_eviction_at_the_start_costs_its_tenant_nothing() -> None:
 
 
 def test_what_expires_gives_its_place_back_at_once_and_teaches_how_long_it_waited() -> None:
-    house = House(slots=1, chosen=settings(stranger=TenantSpec("", QueueBounds(1)), standing_queue=False))
+    house = House(slots=1, chosen=settings(unconfigured=TenantSpec("", QueueBounds(1)), standing_queue=False))
     house.fill("b", answer=100)
     request = house.request("a", slack_s=8.0)
     assert isinstance(house.put(request), Admitted)
@@ -302,8 +302,8 @@ def test_what_workers_announce_counts_at_once_though_their_slots_were_known_befo
 
 
 def test_strangers_of_a_class_that_is_not_there_are_refused_when_the_settings_are_made() -> None:
-    with pytest.raises(ValueError, match="strangers are of class gold, which is none of"):
-        settings(stranger=TenantSpec("", QueueBounds(10), class_name="gold"))
+    with pytest.raises(ValueError, match="unconfigured tenants are of class gold, which is none of"):
+        settings(unconfigured=TenantSpec("", QueueBounds(10), class_name="gold"))
 
 
 def test_a_prompt_that_is_counted_while_it_waits_is_charged_as_what_it_is() -> None:

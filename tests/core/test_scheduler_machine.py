@@ -40,11 +40,11 @@ class Executor(Books):
     def open(self, quantum: float | None, announced: bool, off: set[str], least: int) -> None:
         self.settings = SchedulerSettings(
             bounds=QueueBounds(12, 12000, 2000),
-            stranger=TenantSpec("", QueueBounds(3, 3000, 600)),
+            unconfigured=TenantSpec("", QueueBounds(3, 3000, 600)),
             classes=(ClassSpec("default", 1.0, 0.1), ClassSpec("gold", 4.0)),
             idle_tenants=IDLE_TENANTS,
             quantum_tokens=quantum,
-            least_answer_tokens=least,
+            min_answer_tokens=least,
             strict=True,
             **dict.fromkeys(off, False),  # type: ignore[arg-type]
         )

@@ -130,7 +130,7 @@ def test_levels_are_told_and_whether_an_operator_holds_them() -> None:
     assert default["predictions"]["in_turn"]["waits"] > 20
     assert 0.5 < default["predictions"]["in_turn"]["q95"] <= 1
     assert (pool["slots"], pool["busy"]) == (4, 4)
-    assert house.scheduler.settings.stranger.bounds == ROOMY
+    assert house.scheduler.settings.unconfigured.bounds == ROOMY
 
 
 def test_a_tenant_that_asks_for_a_lower_class_has_a_line_in_each() -> None:

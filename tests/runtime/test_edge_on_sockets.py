@@ -24,10 +24,10 @@ pytestmark = pytest.mark.sockets
 
 PIECE = b"x" * 65_536
 PIECES = 256  # 16 MiB: more than any two kernels buffer
-MOST_CONNECTIONS = 6
+MAX_CONNECTIONS = 6
 KEPT = b"GET /echo HTTP/1.1\r\nhost: t\r\n\r\n"
 RESET = struct.pack("ii", 1, 0)
-LIMITS = GuardLimits(headers_s=1.0, body_s=1.0, write_stall_s=1.0, body_bytes=4096, connections=MOST_CONNECTIONS)
+LIMITS = GuardLimits(headers_s=1.0, body_s=1.0, write_stall_s=1.0, body_bytes=4096, connections=MAX_CONNECTIONS)
 
 
 @dataclass
@@ -205,15 +205,15 @@ def test_a_client_that_is_still_sending_can_read_why_it_was_refused(edge: Edge) 
 
 def test_more_connections_than_the_bound_are_refused_at_once_and_the_others_stay(edge: Edge) -> None:
     async def main() -> None:
-        held = [await connected(edge) for _ in range(MOST_CONNECTIONS)]
+        held = [await connected(edge) for _ in range(MAX_CONNECTIONS)]
         for _, writer in held:
             writer.write(get(b"/wait"))
-        await until(lambda: edge.process.drain.inflight == MOST_CONNECTIONS, "all of them")
+        await until(lambda: edge.process.drain.inflight == MAX_CONNECTIONS, "all of them")
         assert (await send(edge.port, KEPT)).startswith(b"HTTP/1.1 429 ")
-        assert edge.process.drain.inflight == MOST_CONNECTIONS
+        assert edge.process.drain.inflight == MAX_CONNECTIONS
         for _, writer in held:
             writer.close()
-        await until(lambda: edge.gone == MOST_CONNECTIONS, "their ends")
+        await until(lambda: edge.gone == MAX_CONNECTIONS, "their ends")
 
     edge.play(main())
 

@@ -31,7 +31,7 @@ from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.detached import DetachedRequests
 from services.router.serving.response import SseKeepAlive, send_failure, send_stream, send_whole
-from services.router.serving.usage import Usage, first_token_at, used
+from services.router.serving.usage import ChargedTokens, first_token_at, used
 from services.router.telemetry import spans
 from services.router.telemetry.journal import Journal
 from services.router.telemetry.metrics import RouterMetrics
@@ -348,7 +348,7 @@ class Pipeline:
         elif request.dispatched_at and outcome.ending is Ending.FAILED:
             self.metrics.wasted(outcome, now - request.dispatched_at)
 
-    def _settle_rate(self, request: InferenceRequest, outcome: Outcome, usage: Usage, now: float) -> None:
+    def _settle_rate(self, request: InferenceRequest, outcome: Outcome, usage: ChargedTokens, now: float) -> None:
         """A request evicted from the queue has used none of its rate; one whose client disconnected has."""
         rate = _known(request).rate
         if rate is None:
@@ -358,7 +358,7 @@ class Pipeline:
         else:
             rate.give_back(now, request.reserved_tokens)
 
-    def _learn(self, request: InferenceRequest, usage: Usage) -> None:
+    def _learn(self, request: InferenceRequest, usage: ChargedTokens) -> None:
         weights = self.dispatcher.scheduler.settings.weights
         self.metrics.served(request.tenant, weights.cost(usage.prompt_tokens, usage.completion_tokens))
         if cuts := request.cuts:

@@ -16,7 +16,7 @@ PREFILL_PER_TOKEN = 0.005
 """Time to read a prompt token over the time to generate one: typical for a server that batches."""
 
 
-class Usage(NamedTuple):
+class ChargedTokens(NamedTuple):
     """Tokens, and the pace for a learned limit (`pace.py`); None where there is none."""
 
     prompt_tokens: float
@@ -24,16 +24,16 @@ class Usage(NamedTuple):
     pace_s: float | None
 
 
-NOTHING = Usage(0.0, 0.0, None)
+NOTHING = ChargedTokens(0.0, 0.0, None)
 
 
-def used(request: InferenceRequest, estimator: Estimator, now: float) -> Usage:
+def used(request: InferenceRequest, estimator: Estimator, now: float) -> ChargedTokens:
     if not request.dispatched_at:
         return NOTHING
     end = request.end
     if end is not None and end.prompt_tokens + end.completion_tokens:
-        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(request, end, now))
-    return Usage(request.prompt_tokens + request.context_tokens, _written(request, estimator, now), None)
+        return ChargedTokens(end.prompt_tokens, end.completion_tokens, _pace_s(request, end, now))
+    return ChargedTokens(request.prompt_tokens + request.context_tokens, _written(request, estimator, now), None)
 
 
 def first_token_at(request: InferenceRequest, end: End, now: float) -> float:

@@ -78,7 +78,7 @@ class Tenants:
         raise NotImplementedError
 
     def specs(self) -> list[TenantSpec]:
-        """The scheduler's specs of the configured tenants. Others get the spec `stranger`."""
+        """The scheduler's specs of the configured tenants. Others get the spec `unconfigured`."""
         return []
 
     def classes(self) -> tuple[ClassSpec, ...]:

@@ -74,7 +74,7 @@ class _Usage(msgspec.Struct):
     completion_tokens: float | None = None
 
 
-class Answer(msgspec.Struct):
+class UpstreamAnswer(msgspec.Struct):
     """A whole answer, or one event of a stream."""
 
     choices: list[_Choice]
@@ -96,11 +96,11 @@ class _Fault(msgspec.Struct):
     code: Any = None
 
 
-_answer = msgspec.json.Decoder(Answer)
+_answer = msgspec.json.Decoder(UpstreamAnswer)
 _fault = msgspec.json.Decoder(_Fault)
 
 
-def answer_of(data: bytes) -> Answer:
+def answer_of(data: bytes) -> UpstreamAnswer:
     """An answer or event with one choice. Raises the error that it contains, or UpstreamError if it cannot be read."""
     try:
         answer = _answer.decode(data)

@@ -12,7 +12,7 @@ import re
 
 from services.router.parsing.parsed import Format
 from services.router.upstreams.call import Call, Delta, End
-from services.router.upstreams.openaianswer import Answer, answer_of, end_of
+from services.router.upstreams.openaianswer import UpstreamAnswer, answer_of, end_of
 from services.runtime.cut import Cut
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
@@ -42,7 +42,7 @@ class OpenAIStream:
         self._held: list[bytes] = []
         self._kept_bytes = 0
         self._finish_reason: str | None = None
-        self._last: Answer | None = None
+        self._last: UpstreamAnswer | None = None
 
     async def next(self) -> Delta | None:
         while self.end is None:
