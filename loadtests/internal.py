@@ -13,7 +13,7 @@ from pathlib import Path
 NONE = "none"
 DATA_DIR = ".weir"
 FILE = "internal-token"
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 def headers(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -27,6 +27,6 @@ def _read(environment: Mapping[str, str]) -> str:
     file = Path(named) if named else Path(environment.get("DATA_DIR") or DATA_DIR) / FILE
     try:
         with file.open("rb") as opened:
-            return opened.read(MOST_BYTES).decode("latin-1").strip()
+            return opened.read(MAX_BYTES).decode("latin-1").strip()
     except OSError:
         return ""

@@ -7,6 +7,6 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # one package for Locust and the tests
 
-from loadtests.users.playing import Anybody, Scenarios
+from loadtests.users.playing import PlaceholderVisitor, Scenarios
 
-__all__ = ["Anybody", "Scenarios"]
+__all__ = ["PlaceholderVisitor", "Scenarios"]

@@ -18,7 +18,7 @@ from time import perf_counter
 
 BEAT_S = 0.02
 ON_TIME_S = 0.005  # a timer this late still counts as on time
-MOST_BEATS = 1_000_000  # five and a half hours
+MAX_BEATS = 1_000_000  # five and a half hours
 
 
 class Stillness:
@@ -33,7 +33,7 @@ class Stillness:
 
     async def beat(self) -> None:
         """Sample every `BEAT_S` until cancelled."""
-        while len(self._at) < MOST_BEATS:
+        while len(self._at) < MAX_BEATS:
             due = perf_counter() + BEAT_S
             await asyncio.sleep(BEAT_S)
             now = perf_counter()

@@ -30,7 +30,7 @@ from services.runtime.serve import Process, listening_socket, running
 T = TypeVar("T")
 
 SEED = os.environ.get("SEED", "")
-PATIENCE_S = 600.0
+CLIENT_TIMEOUT_S = 600.0
 """Virtual seconds after which a test that is given as a function has failed: it hangs."""
 SHORT_READS = 0.1
 """The share of reads that return only a part, where a seed is given."""
@@ -63,7 +63,7 @@ def run(
 
 
 async def _bounded(main: Callable[[], Awaitable[T]]) -> T:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(CLIENT_TIMEOUT_S):
         return await main()
 
 

@@ -19,7 +19,7 @@ from loadtests.report.result import Result
 
 LOSS = {"goodput": 0.02, "on_time": 0.02, "p95": 0.05}
 """From which on a refinement earns its place: of goodput and of shares absolute, of a p95 relative."""
-LEAST_S = 0.002
+MIN_S = 0.002
 """A p95 that differs by less has not changed: many waits are shorter than that."""
 SHOWN = 10
 """Changes of a refinement that are kept as figures."""
@@ -93,27 +93,26 @@ def compared(refinement: Refinement, options: Options, base: dict[str, Found]) -
         with refinement.left_out():
             found = play(name, scenario, options, refinement.settings)
         with_it, without = with_it.and_of(base[name]), without.and_of(found)
-        most = ranked(with_it.played, without.played)[:1]
-        if not options.whole and any(one.always and one.score >= CLEAR for one in most):
+        strongest = ranked(with_it.played, without.played)[:1]
+        if not options.whole and any(one.always and one.score >= CLEAR for one in strongest):
             break
     return with_it, without
 
 
 def row(refinement: Refinement, base: Found, found: Found) -> tuple[str, ...]:
     """Of the table: the scenario where it matters most, and whether the refinement earns its place."""
-    most = ranked(base.played, found.played)[0]
+    strongest = ranked(base.played, found.played)[0]
     broken = sorted(name for name, held in base.promises.items() if held and not found.promises[name])
-    here = {one.figure: one for one in changes({most.where: base.played[most.where]}, found.played)}
+    here = {one.figure: one for one in changes({strongest.where: base.played[strongest.where]}, found.played)}
     goodput, dropped = here["goodput"], here["dropped"]
-    p95 = most if kind(most.figure) == "p95" else here["latency_p95_s"]
-    why = [f"{most.figure} {most.with_it:.3g} to {most.without:.3g}"] if most.always and most.score >= 1 else []
+    p95 = strongest if kind(strongest.figure) == "p95" else here["latency_p95_s"]
+    change = f"{strongest.figure} {strongest.with_it:.3g} to {strongest.without:.3g}"
+    why = [change] if strongest.always and strongest.score >= 1 else []
     verdict = "; ".join(["yes", *why, *(f"breaks: {name}" for name in broken)]) if why or broken else "no"
-    if verdict == "no" and most.score >= 1:
-        verdict = (
-            f"unclear: {most.figure} {most.with_it:.3g} to {most.without:.3g}, not with every seed or with one only"
-        )
+    if verdict == "no" and strongest.score >= 1:
+        verdict = f"unclear: {change}, not with every seed or with one only"
     return (
-        refinement.name, refinement.instead, most.where,
+        refinement.name, refinement.instead, strongest.where,
         f"{goodput.with_it:.3f}", f"{goodput.without:.3f}",
         p95.figure, f"{p95.with_it:.3f} s", f"{p95.without:.3f} s",
         f"{dropped.with_it:.1%}", f"{dropped.without:.1%}", verdict,
@@ -145,5 +144,5 @@ def _change(where: str, figure: str, pairs: Sequence[tuple[float, float]]) -> Ch
     sign = -1.0 if kind(figure) in ("goodput", "on_time") else 1.0
     worse = sign * (without - with_it)
     if kind(figure) == "p95":
-        worse = worse / with_it if with_it and abs(worse) >= LEAST_S else 0.0
+        worse = worse / with_it if with_it and abs(worse) >= MIN_S else 0.0
     return Change(where, figure, with_it, without, worse, len(pairs) > 1 and all(sign * (b - a) > 0 for a, b in pairs))

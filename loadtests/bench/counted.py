@@ -26,7 +26,7 @@ from loadtests.bench.silenced import silence
 from loadtests.bench.stand import CONNECTIONS, HELD, HOLD_S, Workers, chat, of_tenants
 from loadtests.bench.stub import Stub
 from loadtests.cluster.loop import SimLoop, run
-from loadtests.load.closed import Connection, Tally, connect, hold
+from loadtests.load.closed import Connection, LoopResults, connect, hold
 from services.router import app
 from services.router.config import RouterSettings
 from services.runtime.log import Log
@@ -91,9 +91,9 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
 
 
 async def _count(port: int, kind: str) -> Counter[str]:
-    tally = Tally()
+    results = LoopResults()
     held = await hold(port, [chat(port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
-    clients, asked = [await connect(port, tally) for _ in range(CONNECTIONS)], of_tenants(port)
+    clients, asked = [await connect(port, results) for _ in range(CONNECTIONS)], of_tenants(port)
     await _ask(clients, asked, WARM_UP)
     steps = Steps()
     sys.settrace(steps.trace)
@@ -101,7 +101,7 @@ async def _count(port: int, kind: str) -> Counter[str]:
         await _ask(clients, asked, REQUESTS)
     finally:
         sys.settrace(None)
-    tally.only(STATUS[kind])
+    results.only(STATUS[kind])
     for client in (*clients, *held):
         client.transport.close()
     return steps.of_file

@@ -14,7 +14,7 @@ from random import Random
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
-from loadtests.report.figure import Figure, told
+from loadtests.report.figure import Figure, formatted
 from services.core.account import QueueBounds, TenantSpec
 from services.core.admissioncheck import Admitted
 from services.core.choices import SchedulerSettings
@@ -135,7 +135,7 @@ def measure(repetitions: int = REPETITIONS, offers: int = OFFERS) -> Iterator[Fi
     ]
     for name, unit, target, read in FIGURES:
         values = [read(each) for each in made]
-        note = f"best of {repetitions}; median {told(median(values), unit)}, worst {told(max(values), unit)}"
+        note = f"best of {repetitions}; median {formatted(median(values), unit)}, worst {formatted(max(values), unit)}"
         yield Figure(name, min(values), unit, target, at_least=False, note=note)
 
 

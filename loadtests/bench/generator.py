@@ -28,8 +28,8 @@ clients = 100
 skew = 1.2
 arrivals = "gamma"
 cv = 2
-prompt_tokens = {{ kind = "log_normal", median = 200, p95 = 1036, most = 2000 }}
-answer_tokens = {{ kind = "exponential", mean = 87, most = 512 }}"""
+prompt_tokens = {{ kind = "log_normal", median = 200, p95 = 1036, max = 2000 }}
+answer_tokens = {{ kind = "exponential", mean = 87, max = 512 }}"""
 PLAN = """\
 seconds = {seconds:g}
 warmup_s = {warm_s:g}
@@ -58,7 +58,7 @@ def sent(name: str, found: Figures, seconds: float, cpu_s: float) -> list[Figure
     tries, late = sum(found.tries.values()), found.generator_ms
     failed = tries - found.tries.get("served_on_time", 0) - found.tries.get("served_late", 0)
     spent = f"{tries:,} in {seconds:g} s, {1e6 * cpu_s / tries:.0f} us each, {failed} not served"
-    how_late = f"p50 {late.p50:.1f} ms, p99 {late.p99:.1f} ms, most {late.most:.0f} ms"
+    how_late = f"p50 {late.p50:.1f} ms, p99 {late.p99:.1f} ms, most {late.max:.0f} ms"
     return [
         at_least(f"{name}: sent per second of a core", tries / cpu_s, TARGET_PER_S, "requests/s", spent),
         at_most(f"{name}: later than 20 ms, at {PER_S:,}/s", found.generator_late, MAX_LATE, "%", how_late),

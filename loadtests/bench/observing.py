@@ -93,13 +93,13 @@ class Costs:
 
     async def round(self, router: Router, requests: int, settle_s: float = 0.0) -> None:
         cpu_before_s = cpu_s(router.pid)
-        tally = await closed_number(router.port, of_tenants(router.port), CONNECTIONS, requests)
+        results = await closed_number(router.port, of_tenants(router.port), CONNECTIONS, requests)
         await asyncio.sleep(settle_s)
         spent_s = cpu_s(router.pid) - cpu_before_s
-        tally.only(200)
-        answered = tally.statuses[200]
+        results.only(200)
+        answered = results.statuses[200]
         self.cpu_us.append(spent_s / answered * 1e6)
-        self.per_second.append(answered / tally.wall_s)
+        self.per_second.append(answered / results.wall_s)
 
 
 def variants(traces_url: str) -> dict[str, Variant]:

@@ -99,7 +99,7 @@ REFINEMENTS = (
         patches=((Lengths, "_source", lambda self: self if self.confident else None),),
     ),
     Refinement("room left by tenants above their share", "none", patches=((AdmissionCheck, "leave_room", _nothing),)),
-    Refinement("unread prompts count (congested pools)", "a free slot is idle", {"reading_line": False}),
+    Refinement("unread prompts count (congested pools)", "a free slot is idle", {"unread_prompts_delay": False}),
     Refinement("measured rounds", "the share formula alone", {"measured_rounds": False}),
     Refinement(
         "samples fade",

@@ -6,7 +6,7 @@ import itertools
 import json
 
 from loadtests.cluster.processes import free_ports, started
-from loadtests.load.closed import Tally, closed_loop, post
+from loadtests.load.closed import LoopResults, closed_loop, post
 from loadtests.report.figure import Figure
 
 CLIENTS = SLOTS = 32
@@ -31,7 +31,7 @@ async def measure(seconds: float) -> list[Figure]:
     ]
 
 
-async def _load(port: int, tokens: int, stream: bool, seconds: float) -> Tally:
+async def _load(port: int, tokens: int, stream: bool, seconds: float) -> LoopResults:
     numbers = itertools.count()
 
     def request() -> bytes:
@@ -41,6 +41,6 @@ async def _load(port: int, tokens: int, stream: bool, seconds: float) -> Tally:
         }  # fmt: skip
         return post(port, "/generate", json.dumps(body).encode())
 
-    tally = await closed_loop(port, request, CLIENTS, seconds)
-    tally.only(200)
-    return tally
+    results = await closed_loop(port, request, CLIENTS, seconds)
+    results.only(200)
+    return results

@@ -86,14 +86,14 @@ class Corpus:
                     found.setdefault(word, []).append((doc_id, ordinal))
         return found
 
-    def nearest(self, vector: Any, model: str, most: int) -> list[tuple[Place, float]]:
+    def nearest(self, vector: Any, model: str, limit: int) -> list[tuple[Place, float]]:
         """The nearest chunks embedded by this model with their distances, ordered by distance and place."""
         if model not in self._matrices:
             self._matrices[model] = self._matrix(model)
         places, matrix = self._matrices[model]
         distances = _distances(matrix, vector).tolist()
         ranked = sorted(zip(places, distances, strict=True), key=lambda each: (_last(each[1]), each[0]))
-        return ranked[: max(0, most)]
+        return ranked[: max(0, limit)]
 
     def _matrix(self, model: str) -> tuple[list[Place], Floats]:
         made = {
@@ -104,7 +104,7 @@ class Corpus:
         places = sorted(made)
         return places, np.stack([made[place] for place in places]) if places else np.empty((0, 0), np.float32)
 
-    def worded(self, query: str, most: int) -> list[tuple[Place, float]]:
+    def worded(self, query: str, limit: int) -> list[tuple[Place, float]]:
         """The chunks that share the rarest words with the query and their weights, best first."""
         scores: Scored = {}
         for word in asked_words(query):
@@ -113,7 +113,7 @@ class Corpus:
                 weight = math.log(1 + (self.chunks + 0.5 - len(having)) / (len(having) + 0.5))
                 for place in having:
                     scores[place] = scores.get(place, 0.0) + weight
-        return sorted(scores.items(), key=lambda each: (-each[1], each[0]))[: max(0, most)]
+        return sorted(scores.items(), key=lambda each: (-each[1], each[0]))[: max(0, limit)]
 
     def row(self, place: Place, distance: float) -> dict[str, object]:
         """A passage in the form of a search result."""
@@ -127,8 +127,8 @@ class Corpus:
             "version": document.version,
         }
 
-    def search(self, vector: Any, most: int, model: str) -> list[dict[str, object]]:
-        found = self.nearest(vector, model, most)
+    def search(self, vector: Any, limit: int, model: str) -> list[dict[str, object]]:
+        found = self.nearest(vector, model, limit)
         return [{**self.row(place, distance), "corpus_version": self.version} for place, distance in found]
 
     def search_with_words(self, vector: Any, depth: int, model: str, query: str, top_k: int) -> list[dict[str, object]]:

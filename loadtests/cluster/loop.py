@@ -36,7 +36,7 @@ EPOCH_S = 1_700_000_000.0
 BEGINS_S = 1000.0
 """The monotonic clock at the start, in seconds; never 0."""
 RESOLUTION_S = 1e-9
-MOST_CANCELLED = 100  # cancelled timers in the heap before it is cleaned
+MAX_CANCELLED = 100  # cancelled timers in the heap before it is cleaned
 
 
 class Deadlock(RuntimeError):
@@ -213,7 +213,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Move due timers to the ready queue."""
         scheduled = self._scheduled
         until = self.simulation.now + self.ahead_s + RESOLUTION_S
-        if self._timer_cancelled_count > MOST_CANCELLED and self._timer_cancelled_count * 2 > len(scheduled):
+        if self._timer_cancelled_count > MAX_CANCELLED and self._timer_cancelled_count * 2 > len(scheduled):
             for timer in scheduled:
                 timer._scheduled = not timer._cancelled
             scheduled[:] = [timer for timer in scheduled if not timer._cancelled]

@@ -23,7 +23,7 @@ from services.retrieval.modelfolder import DIMENSIONS
 
 Row = dict[str, object]
 NOTHING = Corpus(0)
-MOST_TENANT = 128
+MAX_TENANT = 128
 
 
 class UnknownStatement(Exception):
@@ -75,7 +75,7 @@ class Statement:
 
 def next_version(view: View, tenant: str) -> list[Row]:
     view.owned(tenant, "corpora")
-    if not 1 <= len(tenant) <= MOST_TENANT:
+    if not 1 <= len(tenant) <= MAX_TENANT:
         raise asyncpg.CheckViolationError('new row for relation "corpora" violates check constraint')
     if view.corpus is None:
         view.corpus = Corpus(view.clock_ms)
@@ -204,16 +204,16 @@ def unembedded_chunks(view: View, tenant: str, model: str, doc_id: str, limit: i
     ]
 
 
-def corpora(view: View, most: int) -> list[Row]:
+def corpora(view: View, limit: int) -> list[Row]:
     rows: list[Row] = [
         {"tenant": tenant, "version": corpus.version, "chunks": corpus.chunks}
         for tenant, corpus in sorted(view.all_corpora.items(), key=lambda each: -each[1].version)
     ]
-    return rows[:most]
+    return rows[:limit]
 
 
-def unembedded(view: View, model: str, most: int) -> list[Row]:
-    lacking = {row["tenant"]: view.all_corpora[str(row["tenant"])] for row in corpora(view, most)}
+def unembedded(view: View, model: str, limit: int) -> list[Row]:
+    lacking = {row["tenant"]: view.all_corpora[str(row["tenant"])] for row in corpora(view, limit)}
     rows: list[Row] = [
         {"tenant": tenant, "chunks": corpus.chunks - corpus.embedded.get(model, 0)}
         for tenant, corpus in sorted(lacking.items(), key=lambda each: str(each[0]))
@@ -225,9 +225,9 @@ def column_dimensions(view: View) -> list[Row]:
     return [{"atttypmod": view.dimensions}]
 
 
-def exact(view: View, tenant: str, vector: Any, most: int, model: str) -> list[Row]:
+def exact(view: View, tenant: str, vector: Any, limit: int, model: str) -> list[Row]:
     _asked(view, vector)
-    return view.read(tenant).search(vector, most, model)
+    return view.read(tenant).search(vector, limit, model)
 
 
 def exact_with_words(view: View, tenant: str, vector: Any, depth: int, model: str, query: str, top_k: int) -> list[Row]:
@@ -236,14 +236,14 @@ def exact_with_words(view: View, tenant: str, vector: Any, depth: int, model: st
     return view.read(tenant).search_with_words(vector, depth, model, query, top_k)
 
 
-def by_graph(view: View, tenant: str, vector: Any, most: int, model: str) -> list[Row]:
-    return exact(view, tenant, vector, min(most, _rows_met(view)), model)
+def by_graph(view: View, tenant: str, vector: Any, limit: int, model: str) -> list[Row]:
+    return exact(view, tenant, vector, min(limit, _rows_visited(view)), model)
 
 
 def by_graph_with_words(
     view: View, tenant: str, vector: Any, depth: int, model: str, query: str, top_k: int
 ) -> list[Row]:
-    return exact_with_words(view, tenant, vector, min(depth, _rows_met(view)), model, query, top_k)
+    return exact_with_words(view, tenant, vector, min(depth, _rows_visited(view)), model, query, top_k)
 
 
 STATEMENTS: dict[str, Statement] = {
@@ -286,7 +286,7 @@ def _asked(view: View, vector: Any) -> None:
         raise asyncpg.DataError(f"different halfvec dimensions {view.dimensions} and {len(vector)}")
 
 
-def _rows_met(view: View) -> int:
+def _rows_visited(view: View) -> int:
     if "weir.rows_met" not in view.settings:
         raise asyncpg.UndefinedObjectError('unrecognized configuration parameter "weir.rows_met"')
     return int(view.settings["weir.rows_met"])

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-MOST_ARGUMENTS = 1024
-MOST_BYTES = 16 * 1024 * 1024
-MOST_IN_A_LINE = 64
+MAX_ARGUMENTS = 1024
+MAX_BYTES = 16 * 1024 * 1024
+MAX_IN_A_LINE = 64
 END = b"\r\n"
 
 Command: TypeAlias = list[bytes]
@@ -57,13 +57,13 @@ class CommandReader:
 
     def _first(self) -> tuple[Command, int] | None:
         """The first command and its length; None if it is incomplete."""
-        count = self._count(0, b"*", MOST_ARGUMENTS)
+        count = self._count(0, b"*", MAX_ARGUMENTS)
         if count is None:
             return None
         number, at = count
         command: Command = []
         for _ in range(number):
-            size = self._count(at, b"$", MOST_BYTES)
+            size = self._count(at, b"$", MAX_BYTES)
             if size is None or len(self._data) < size[1] + size[0] + len(END):
                 return None
             length, begin = size
@@ -71,16 +71,16 @@ class CommandReader:
             at = begin + length + len(END)
         return command, at
 
-    def _count(self, at: int, kind: bytes, most: int) -> tuple[int, int] | None:
+    def _count(self, at: int, kind: bytes, limit: int) -> tuple[int, int] | None:
         """A line of `kind` and a number: the number, and the start of the next line."""
-        end = self._data.find(END, at, at + MOST_IN_A_LINE)
+        end = self._data.find(END, at, at + MAX_IN_A_LINE)
         if end < 0:
-            if len(self._data) - at >= MOST_IN_A_LINE:
+            if len(self._data) - at >= MAX_IN_A_LINE:
                 raise BadCommand("too big a line")
             return None
         line = bytes(self._data[at:end])
-        if line[:1] != kind or not line[1:].isdigit() or int(line[1:]) > most:
-            raise BadCommand(f"expected {kind.decode()!r} and a number up to {most}")
+        if line[:1] != kind or not line[1:].isdigit() or int(line[1:]) > limit:
+            raise BadCommand(f"expected {kind.decode()!r} and a number up to {limit}")
         return int(line[1:]), end + len(END)
 
 

@@ -28,7 +28,7 @@ RST: Packet = "rst"
 ACK: Packet = "ack"
 
 SEND_BYTES = 65_536
-LEAST_RECEIVE_BYTES = 1152  # half of what Linux makes of a smaller SO_RCVBUF
+MIN_RECEIVE_BYTES = 1152  # half of what Linux makes of a smaller SO_RCVBUF
 WINDOW_BYTES = SEND_BYTES + 131_072
 """The kernels' buffers of one direction: 64 KiB to send and 128 KiB received, Linux' initial sizes."""
 RESETS = struct.pack("ii", 1, 0)
@@ -56,7 +56,7 @@ class SimSocket:
         if level == socket.SOL_SOCKET and option == socket.SO_LINGER:
             self._transport.resets = value == RESETS
         elif level == socket.SOL_SOCKET and option == socket.SO_RCVBUF:
-            self._transport.peer.window = SEND_BYTES + max(int(value), LEAST_RECEIVE_BYTES)
+            self._transport.peer.window = SEND_BYTES + max(int(value), MIN_RECEIVE_BYTES)
 
     def fileno(self) -> int:
         return -1
@@ -92,7 +92,7 @@ class SimTransport(_FlowControlMixin):
         # the kernel's half
         self._unread: deque[bytes] = deque()
         self._on_the_way = 0  # bytes sent and not read by the other process
-        self._fin_sent = self._fin_came = self._fin_told = False
+        self._fin_sent = self._fin_came = self._fin_delivered = False
         self._error: OSError | None = None  # a reset has arrived
         self._closed = False
 
@@ -185,7 +185,7 @@ class SimTransport(_FlowControlMixin):
         self._closing = True
         if not self._to_send:
             self._lost += 1
-            self._soon(self._tell_lost, None)
+            self._soon(self._report_lost, None)
 
     def abort(self) -> None:
         self._force_close(None)
@@ -196,9 +196,9 @@ class SimTransport(_FlowControlMixin):
         self._to_send.clear()
         self._closing = True
         self._lost += 1
-        self._soon(self._tell_lost, error)
+        self._soon(self._report_lost, error)
 
-    def _tell_lost(self, error: BaseException | None) -> None:
+    def _report_lost(self, error: BaseException | None) -> None:
         try:
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
@@ -228,7 +228,7 @@ class SimTransport(_FlowControlMixin):
         if not self._to_send:
             if self._closing:
                 self._lost += 1
-                self._soon(self._tell_lost, None)
+                self._soon(self._report_lost, None)
             elif self._eof:
                 self._send_fin()
 
@@ -254,7 +254,7 @@ class SimTransport(_FlowControlMixin):
             self._read_soon()
 
     def _read_soon(self) -> None:
-        something = self._unread or self._error is not None or (self._fin_came and not self._fin_told)
+        something = self._unread or self._error is not None or (self._fin_came and not self._fin_delivered)
         if something and not self._reading and not self._paused and self._protocol is not None:
             self._reading = True
             self._soon(self._read_ready)
@@ -268,8 +268,8 @@ class SimTransport(_FlowControlMixin):
             self._read_soon()
         elif self._error is not None:
             self._force_close(self._error)
-        elif self._fin_came and not self._fin_told:
-            self._fin_told = True
+        elif self._fin_came and not self._fin_delivered:
+            self._fin_delivered = True
             try:
                 keep_open = self._protocol.eof_received()
             except Exception as error:
@@ -283,13 +283,13 @@ class SimTransport(_FlowControlMixin):
         unread = self._unread
         data = unread.popleft() if len(unread) == 1 else b"".join(unread)
         unread.clear()
-        most = READ_BYTES
+        limit = READ_BYTES
         chance = self._network.simulation.rng
         if self._network.short_reads and not self.opaque and chance.random() < self._network.short_reads:
-            most = chance.randint(1, len(data))
-        if len(data) > most:
-            unread.append(data[most:])
-            data = data[:most]
+            limit = chance.randint(1, len(data))
+        if len(data) > limit:
+            unread.append(data[limit:])
+            data = data[:limit]
         peer = self.peer
         peer._on_the_way -= len(data)
         if peer._to_send and not peer._closed:

@@ -33,7 +33,7 @@ from loadtests.cluster.resp import OK, Answer, BadCommand, Command, CommandReade
 from services.retrieval.cache import UNLESS_FULLER
 
 VERSION = "9.1.0"
-MOST_CONNECTIONS = 10_000
+MAX_CONNECTIONS = 10_000
 GARBAGE_BYTES = 100
 WRONG_TYPE = Failure("WRONGTYPE Operation against a key holding the wrong kind of value")
 SYNTAX = Failure("ERR syntax error")
@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport, self._loop = transport, asyncio.get_running_loop()
         self.server.accepted += 1
-        if len(self.server.connections) >= MOST_CONNECTIONS:
+        if len(self.server.connections) >= MAX_CONNECTIONS:
             transport.abort()
             return
         self.server.connections.add(self)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-MOST_CHARACTERS = 2000
-MOST_WORDS = 16
+MAX_CHARACTERS = 2000
+MAX_WORDS = 16
 TOO_COMMON = 100  # chunks: more frequent words are ignored
 
 _WORD = re.compile(r"[^\W_]+")
@@ -32,5 +32,5 @@ def words_of(text: str) -> frozenset[str]:
 
 def asked_words(query: str) -> list[str]:
     """The words to search for: the longest, without stop words."""
-    words = words_of(query[:MOST_CHARACTERS]) - STOP_WORDS
-    return sorted(words, key=lambda word: (-len(word), word))[:MOST_WORDS]
+    words = words_of(query[:MAX_CHARACTERS]) - STOP_WORDS
+    return sorted(words, key=lambda word: (-len(word), word))[:MAX_WORDS]

@@ -21,7 +21,7 @@ def put(url: str, slow_factor: float, for_s: float, within_s: float) -> None:
     _ask("PUT", url, within_s, {"slow_factor": slow_factor, "for_s": for_s})
 
 
-def mend(url: str, within_s: float) -> None:
+def repair(url: str, within_s: float) -> None:
     _ask("DELETE", url, within_s)
 
 

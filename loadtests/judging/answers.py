@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     WRONG = "wrong"
 
 
-class Heard(NamedTuple):
+class Received(NamedTuple):
     """An answer as received. `ended`: the body ended as HTTP requires."""
 
     status: int
@@ -67,7 +67,9 @@ class Wanted(NamedTuple):
         return 0 < usage["completion_tokens"] <= self.max_tokens and usage["prompt_tokens"] > 0
 
 
-def judge(answer: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = (), *, shortened: bool = False) -> Verdict:
+def judge(
+    answer: Received, nonce: str, max_tokens: int, texts: Sequence[str] = (), *, shortened: bool = False
+) -> Verdict:
     """The verdict on one answer.
 
     `texts`: the right ones, if not the usual one. `shortened`: see `Wanted`.
@@ -85,13 +87,13 @@ def judge(answer: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = (),
         return Verdict.WRONG
 
 
-def _refusal(answer: Heard) -> Verdict:
+def _refusal(answer: Received) -> Verdict:
     code = json.loads(answer.body)["error"]["code"]
     honest = answer.status in REFUSALS and isinstance(code, str) and bool(code)
     return Verdict.REFUSED if honest else Verdict.WRONG
 
 
-def _whole(answer: Heard, wanted: Wanted) -> Verdict:
+def _whole(answer: Received, wanted: Wanted) -> Verdict:
     body = json.loads(answer.body)
     if "choices" in body:
         choice = body["choices"][0]
@@ -134,7 +136,7 @@ class _Content:
             self.finish = choice["finish_reason"] or self.finish if "finish_reason" in choice else self.finish
 
 
-def _stream(answer: Heard, wanted: Wanted) -> Verdict:
+def _stream(answer: Received, wanted: Wanted) -> Verdict:
     content, rest = _Content(), ""
     for event in answer.body.decode("utf-8").split("\n\n"):
         rest = event

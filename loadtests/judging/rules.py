@@ -51,7 +51,7 @@ class Seen(NamedTuple):
     left: bool = False
     hint_ms: float | None = None
     invited: bool = False
-    told: str = ""
+    label: str = ""
 
     @property
     def end_s(self) -> float:
@@ -59,7 +59,7 @@ class Seen(NamedTuple):
         return self.ended_s or 0.0
 
     def __str__(self) -> str:
-        return self.told or self.id
+        return self.label or self.id
 
 
 class Broken(NamedTuple):

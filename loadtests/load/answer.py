@@ -68,7 +68,7 @@ class Answer:
         "streamed",
         "tokens",
     )
-    most_bytes = MAX_BODY_BYTES
+    max_bytes = MAX_BODY_BYTES
 
     def __init__(self) -> None:
         self.status = 0
@@ -97,7 +97,7 @@ class Answer:
 
     def body(self, data: bytes) -> bool:
         self._bytes += len(data)
-        if self._bytes > self.most_bytes:
+        if self._bytes > self.max_bytes:
             self._malformed = True
             return False
         self._buffer.append(data)

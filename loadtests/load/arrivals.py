@@ -26,7 +26,7 @@ class Ask:
     prompt_tokens: int
     answer_tokens: int
     stream: bool
-    patience_s: float = 0.0
+    client_timeout_s: float = 0.0
     """This client's own; 0 uses its tenant's."""
 
     @property
@@ -36,7 +36,7 @@ class Ask:
     @property
     def waits_s(self) -> float:
         """Seconds after which the client gives up a try."""
-        return self.patience_s or self.tenant.waits_for_s(self.answer_tokens)
+        return self.client_timeout_s or self.tenant.waits_for_s(self.answer_tokens)
 
 
 def asks(plan: Plan) -> Iterator[Ask]:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from loadtests.cluster.stand import Shape, Stand
 from loadtests.load.arrivals import Ask
 from loadtests.load.asking import Asking
-from loadtests.load.closed import Tally, closed_loop
+from loadtests.load.closed import LoopResults, closed_loop
 from loadtests.load.figures import Quantiles, quantiles
 from loadtests.load.plan import Step, Tenant
 
@@ -40,19 +40,21 @@ async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = W
             tallies = await asyncio.gather(*loads)
     except (OSError, TimeoutError, RuntimeError) as error:
         raise RuntimeError(f"the capacity could not be measured: {str(error) or 'there was no answer'}") from error
-    per_s = sum(tally.per_second for tally in tallies)
+    per_s = sum(results.per_second for results in tallies)
     if not per_s:
         raise RuntimeError(f"the capacity could not be measured: there was no answer in {seconds:.1f} s")
-    return Capacity(per_s, per_s * stand.shape.answer_tokens, quantiles(s for tally in tallies for s in tally.seconds))
+    return Capacity(
+        per_s, per_s * stand.shape.answer_tokens, quantiles(s for results in tallies for s in results.seconds)
+    )
 
 
-async def _of(url: str, shape: Shape, seconds: float, warm_up_s: float) -> Tally:
+async def _of(url: str, shape: Shape, seconds: float, warm_up_s: float) -> LoopResults:
     """Load one worker; each answer has its full requested length."""
     asking, numbers = Asking(url, "generate"), count()
     ask = Ask(0.0, Tenant("capacity", (Step(0, 0),)), shape.prompt_tokens, shape.answer_tokens, False)
     port = urlsplit(url).port or 80
-    tally = await closed_loop(
+    results = await closed_loop(
         port, lambda: asking.bytes_of(ask, next(numbers)), shape.slots, seconds, warm_up_s=warm_up_s
     )
-    tally.only(200)
-    return tally
+    results.only(200)
+    return results

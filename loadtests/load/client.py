@@ -209,7 +209,7 @@ class Client:
         exchange = Exchange(self._requests.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
         exchange.answer = self._answer()
         loop = asyncio.get_running_loop()
-        exchange.patience = loop.call_later(ask.waits_s, exchange.give_up, GAVE_UP)
+        exchange.timeout = loop.call_later(ask.waits_s, exchange.give_up, GAVE_UP)
         self._under_way.add(exchange)
         self._pools[ask.tenant.name].send(exchange)
 

@@ -25,7 +25,7 @@ def post(port: int, path: str, body: bytes) -> bytes:
 
 
 @dataclass
-class Tally:
+class LoopResults:
     """Seconds per answer, statuses and streamed events; with `judge`, the number of bodies per verdict."""
 
     judge: Callable[[bytes], str] | None = None
@@ -64,8 +64,8 @@ class Tally:
 class Connection(asyncio.Protocol):
     """One request at a time; answers have a content-length, or chunks that end with the last chunk."""
 
-    def __init__(self, tally: Tally) -> None:
-        self.tally = tally
+    def __init__(self, results: LoopResults) -> None:
+        self.results = results
         self.buffer = self.body = b""
         self.chunked = False
         self.need = -1
@@ -94,19 +94,19 @@ class Connection(asyncio.Protocol):
             data = self.buffer[end + 4 :]
             self.need = 0 if self.chunked else int(head.split(b"content-length:")[1].split(b"\r\n")[0])
         if self.chunked:
-            self.tally.events += data.count(b"data: ")
-            self.tally.reads += 1
+            self.results.events += data.count(b"data: ")
+            self.results.reads += 1
             if data.endswith(b"0\r\n\r\n"):
                 self.finish()
             return
         self.need -= len(data)
-        if self.tally.judge is not None:
+        if self.results.judge is not None:
             self.body += data
         if self.need <= 0:
             self.finish()
 
     def finish(self) -> None:
-        self.tally.answered(self.status, self.body, perf_counter() - self.asked_at)
+        self.results.answered(self.status, self.body, perf_counter() - self.asked_at)
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
@@ -119,7 +119,7 @@ async def hold(port: int, requests: Iterable[bytes], pause_s: float) -> list[Con
     """Send requests that are never answered, each on its own connection. After `pause_s` all have arrived."""
     held = []
     for request in requests:
-        connection = await connect(port, Tally())
+        connection = await connect(port, LoopResults())
         connection.ask(request).add_done_callback(_ignored)
         held.append(connection)
     await asyncio.sleep(pause_s)
@@ -132,9 +132,9 @@ def _ignored(done: asyncio.Future[None]) -> None:
         done.exception()
 
 
-async def connect(port: int, tally: Tally) -> Connection:
+async def connect(port: int, results: LoopResults) -> Connection:
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: Connection(tally), "127.0.0.1", port)
+    _, connection = await loop.create_connection(lambda: Connection(results), "127.0.0.1", port)
     return connection
 
 
@@ -145,13 +145,13 @@ async def closed_loop(
     seconds: float,
     judge: Callable[[bytes], str] | None = None,
     warm_up_s: float | None = None,
-) -> Tally:
+) -> LoopResults:
     """`connections` clients that send again as soon as they are answered. Answers within `seconds` are counted.
 
     They warm up first: by default for a quarter of that time, at most one second. Raises ConnectionError.
     """
-    clients = [await connect(port, Tally(judge)) for _ in range(connections)]
-    tally, over = Tally(judge), False
+    clients = [await connect(port, LoopResults(judge)) for _ in range(connections)]
+    results, over = LoopResults(judge), False
 
     async def one(client: Connection) -> None:
         while not over:
@@ -160,18 +160,18 @@ async def closed_loop(
     asking = asyncio.gather(*map(one, clients))
     try:
         await _for(asking, min(1.0, seconds / 4) if warm_up_s is None else warm_up_s)
-        _count(clients, tally)
+        _count(clients, results)
         began = perf_counter()
         await _for(asking, seconds)
-        tally.wall_s = perf_counter() - began
-        _count(clients, Tally(judge))
+        results.wall_s = perf_counter() - began
+        _count(clients, LoopResults(judge))
         over = True
         await asking
     finally:
         over = True
         for client in clients:
             client.transport.close()
-    return tally
+    return results
 
 
 async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
@@ -181,18 +181,18 @@ async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
         await each
 
 
-def _count(clients: Iterable[Connection], tally: Tally) -> None:
+def _count(clients: Iterable[Connection], results: LoopResults) -> None:
     for client in clients:
-        client.tally = tally
+        client.results = results
 
 
 async def closed_number(
     port: int, requests: Sequence[bytes], connections: int, number: int, judge: Callable[[bytes], str] | None = None
-) -> Tally:
+) -> LoopResults:
     """Send `number` requests, cycling through `requests`, from closed-loop clients."""
-    tally, following = Tally(judge), itertools.cycle(requests)
+    results, following = LoopResults(judge), itertools.cycle(requests)
     left = itertools.count()
-    clients = [await connect(port, tally) for _ in range(connections)]
+    clients = [await connect(port, results) for _ in range(connections)]
     began = perf_counter()
 
     async def one(client: Connection) -> None:
@@ -200,7 +200,7 @@ async def closed_number(
             await client.ask(next(following))
 
     await asyncio.gather(*map(one, clients))
-    tally.wall_s = perf_counter() - began
+    results.wall_s = perf_counter() - began
     for client in clients:
         client.transport.close()
-    return tally
+    return results

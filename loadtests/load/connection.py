@@ -17,7 +17,7 @@ import httptools
 from loadtests.load.answer import Answer
 
 CONNECT_TIMEOUT_S = 5.0
-MOST_REST_S = 5.0
+MAX_REST_S = 5.0
 """A connection idle for longer is not reused, as in other HTTP clients: the server may be closing it."""
 FRAMING = (b"content-length", b"transfer-encoding")
 
@@ -33,16 +33,16 @@ class Exchange:
         "failure",
         "first_at",
         "over",
-        "patience",
         "request",
         "sent_at",
+        "timeout",
     )
 
     def __init__(self, request: bytes, on_over: Callable[[Exchange], None]) -> None:
         self.request = request
         self.answer = Answer()
         self.connection: Connection | None = None
-        self.patience: asyncio.TimerHandle | None = None
+        self.timeout: asyncio.TimerHandle | None = None
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.ended_at = 0.0
@@ -58,9 +58,9 @@ class Exchange:
         self.failure = failure
         self.ended_at = perf_counter()
         self.connection = None
-        if self.patience is not None:
-            self.patience.cancel()
-            self.patience = None
+        if self.timeout is not None:
+            self.timeout.cancel()
+            self.timeout = None
         self._on_over(self)
 
     def give_up(self, failure: str) -> None:
@@ -193,13 +193,13 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections of one tenant, at most `most`. Further exchanges wait for one, and are late by that time."""
 
-    def __init__(self, host: str, port: int, most: int, rest_s: float | None = None, *, tls: bool = False) -> None:
-        self.rest_s = MOST_REST_S if rest_s is None else rest_s
+    def __init__(self, host: str, port: int, limit: int, rest_s: float | None = None, *, tls: bool = False) -> None:
+        self.rest_s = MAX_REST_S if rest_s is None else rest_s
         self.unasked = 0  # answers without a request
         self._host = host
         self._port = port
         self._tls = tls or None  # None: the system's certificates are not read
-        self._most = most
+        self._limit = limit
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -217,7 +217,7 @@ class Pool:
         self._open_another()
 
     def _open_another(self) -> None:
-        if len(self._all) + len(self._opening) < self._most and len(self._opening) < len(self._waiting):
+        if len(self._all) + len(self._opening) < self._limit and len(self._opening) < len(self._waiting):
             task = asyncio.get_running_loop().create_task(self._open())
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
@@ -262,4 +262,4 @@ class Pool:
             connection.abort()
 
     def __repr__(self) -> str:
-        return f"<Pool {len(self._all)}/{self._most} connections, {len(self._idle)} idle, {len(self._waiting)} wait>"
+        return f"<Pool {len(self._all)}/{self._limit} connections, {len(self._idle)} idle, {len(self._waiting)} wait>"

@@ -26,7 +26,7 @@ SHOWN_TENANTS = 10
 class Tokens:
     p50: int
     p95: int
-    most: int
+    max: int
     total: int
 
 
@@ -98,7 +98,7 @@ def lines(found: Description) -> Iterator[str]:
         f"{found.empty_seconds:.0%} of the seconds are empty"
     )
     for name, tokens in (("prompts", found.prompt_tokens), ("answers", found.answer_tokens)):
-        yield f"{name}: p50 {tokens.p50:,} tokens, p95 {tokens.p95:,}, most {tokens.most:,}; {tokens.total:,} in all"
+        yield f"{name}: p50 {tokens.p50:,} tokens, p95 {tokens.p95:,}, most {tokens.max:,}; {tokens.total:,} in all"
     shortest, longest = found.deadline_ms
     yield f"deadlines: {shortest:,.0f} ms" + (f" to {longest:,.0f} ms" if longest > shortest else "")
     yield f"tenants: {len(found.tenants)}"

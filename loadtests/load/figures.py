@@ -26,7 +26,7 @@ class Quantiles:
     p50: float = 0.0
     p95: float = 0.0
     p99: float = 0.0
-    most: float = 0.0
+    max: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Tenant:
     prompt_tokens: Distribution = PROMPT_TOKENS
     answer_tokens: Distribution = ANSWER_TOKENS
     deadline_ms: float = 1000.0
-    patience_ms: float = 0.0
+    client_timeout_ms: float = 0.0
     stream: float = 0.0
     retries: Retries = NO_RETRIES
     connections: int = 4096
@@ -81,7 +81,7 @@ class Tenant:
         within("answer_tokens, their mean,", self.answer_tokens.mean, 1, MAX_TOKENS)
         within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
         within("deadline_per_token_ms", self.deadline_per_token_ms, 0, MAX_DEADLINE_MS)
-        within("patience_ms", self.patience_ms, 0, 2 * MAX_DEADLINE_MS)
+        within("client_timeout_ms", self.client_timeout_ms, 0, 2 * MAX_DEADLINE_MS)
         within("stream", self.stream, 0, 1)
         within("retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
         within("connections", self.connections, 1, 16_384)
@@ -113,7 +113,7 @@ class Tenant:
 
     def waits_for_s(self, answer_tokens: int) -> float:
         """Seconds after which a client gives up a try for an answer of this many tokens."""
-        return (self.patience_ms or self.deadline_of(answer_tokens) + AFTER_DEADLINE_MS) / 1000
+        return (self.client_timeout_ms or self.deadline_of(answer_tokens) + AFTER_DEADLINE_MS) / 1000
 
     def expected(self, seconds: float) -> float:
         """Expected arrivals in a run of this many seconds."""

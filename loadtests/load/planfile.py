@@ -18,7 +18,7 @@ from loadtests.load.population import population
 from loadtests.load.recorded import NO_ROWS, Recording, tenants_of
 from loadtests.scenarios.distributions import Distribution
 from loadtests.scenarios.model import Retries
-from loadtests.scenarios.telling import tell
+from loadtests.scenarios.validation import messages_of
 
 BY_THE_TRACE = ("per_s", "steps", "arrivals", "cv", "prompt_tokens", "answer_tokens", "clients", "skew")
 
@@ -93,7 +93,7 @@ def _validated(kind: TypeAdapter[Any], name: str, raw: Any, folder: Path | None 
     try:
         return kind.validate_python(raw, context={"folder": folder})
     except ValidationError as error:
-        raise ValueError("; ".join(f"{name}: {fault}" for fault in tell(raw, error))) from None
+        raise ValueError("; ".join(f"{name}: {fault}" for fault in messages_of(raw, error))) from None
 
 
 _RECORDING: TypeAdapter[Any] = TypeAdapter(Recording)

@@ -10,7 +10,7 @@ from loadtests.load.client import Client, Listen, Requests
 from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Step, Tenant
 
-PATIENCE_MS = 5_000.0
+CLIENT_TIMEOUT_MS = 5_000.0
 
 
 class Same:
@@ -35,7 +35,7 @@ async def at_rates(
     A request without an answer within `PATIENCE_MS` is given up.
     """
     kinds = tuple(
-        Tenant(kind, (Step(0, rate),), deadline_ms=PATIENCE_MS, patience_ms=PATIENCE_MS)
+        Tenant(kind, (Step(0, rate),), deadline_ms=CLIENT_TIMEOUT_MS, client_timeout_ms=CLIENT_TIMEOUT_MS)
         for kind, rate in per_s.items()
         if rate > 0
     )

@@ -21,7 +21,7 @@ from services.cli.errors import LabError
 
 NO_ROWS = (Recorded(0.0, 1, 1),)  # a template's rows until the trace is read
 OTHERS = "others"
-MOST_NAME = 64
+MAX_NAME = 64
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -34,8 +34,8 @@ class Recording(Trace):
 
     kind: Literal["trace"] = "trace"
     per_s: float | None = Field(None, ge=1e-3, le=20_000)
-    most_tokens: int = Field(MAX_TOKENS, ge=1, le=MAX_TOKENS)
-    most_clients: int = Field(100, ge=1, le=MAX_TENANTS - 1)
+    max_tokens: int = Field(MAX_TOKENS, ge=1, le=MAX_TOKENS)
+    max_clients: int = Field(100, ge=1, le=MAX_TENANTS - 1)
 
     @model_validator(mode="after")
     def _its_speed_is_no_load(self) -> Self:
@@ -81,17 +81,17 @@ def _requests(recording: Recording, seconds: float) -> Iterator[tuple[str, Recor
 
 
 def _tokens(recording: Recording, recorded: int) -> int:
-    return min(max(1, round(recorded * recording.token_scale)), recording.most_tokens)
+    return min(max(1, round(recorded * recording.token_scale)), recording.max_tokens)
 
 
 def _names(name: str, recording: Recording, asked: Counter[str]) -> dict[str, str]:
-    """Each client's tenant; the least active beyond `most_clients` share one."""
+    """Each client's tenant; the least active beyond `max_clients` share one."""
     if not recording.by_client:
         return dict.fromkeys(asked, name)
     active = [client for client, _ in asked.most_common()]
-    kept, rest = active[: recording.most_clients], active[recording.most_clients :]
+    kept, rest = active[: recording.max_clients], active[recording.max_clients :]
     return {client: recorded_name(name, client) for client in kept} | dict.fromkeys(rest, recorded_name(name, OTHERS))
 
 
 def recorded_name(name: str, client: str) -> str:
-    return f"{name}-{_NO_NAME.sub('-', client)}"[:MOST_NAME] if client else name
+    return f"{name}-{_NO_NAME.sub('-', client)}"[:MAX_NAME] if client else name

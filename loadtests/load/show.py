@@ -51,4 +51,4 @@ def _share(name: str, share: Share) -> Iterator[str]:
 
 
 def _quantiles(found: Quantiles) -> str:
-    return f"p50 {found.p50:.1f} ms, p95 {found.p95:.1f} ms, p99 {found.p99:.1f} ms, most {found.most:.1f} ms"
+    return f"p50 {found.p50:.1f} ms, p95 {found.p95:.1f} ms, p99 {found.p99:.1f} ms, most {found.max:.1f} ms"

@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 from services.cli.errors import LabError
 
 TraceFormat = Literal["azure", "servegen", "burstgpt", "bailian", "mooncake", "vtc", "splitwise"]
-MOST_ROWS = 5_000_000
+MAX_ROWS = 5_000_000
 DISORDER_S = 60.0
 _BEYOND_MICROSECONDS = re.compile(r"(\.\d{6})\d+")
 
@@ -136,8 +136,8 @@ def _near(path: Path, rows: Iterator[Row], start_s: float, end_s: float) -> tupl
         after_s = row.at_s - first_s
         if after_s >= start_s - DISORDER_S:
             kept.append(row)
-            if len(kept) > MOST_ROWS:
-                raise LabError(f"{path} has more than {MOST_ROWS:,} requests in this part: take a shorter one.")
+            if len(kept) > MAX_ROWS:
+                raise LabError(f"{path} has more than {MAX_ROWS:,} requests in this part: take a shorter one.")
         if after_s > end_s + DISORDER_S:
             break
     return first_s, kept

@@ -30,7 +30,7 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        text = told(self.value, self.unit)
+        text = formatted(self.value, self.unit)
         if self.low is None or self.high is None:
             return text
         return f"{text} ({number(self.low)}-{number(self.high)})"
@@ -38,7 +38,7 @@ class Figure:
     @property
     def wanted(self) -> str:
         """The target with its sign and unit; empty without a target."""
-        return "" if self.target is None else f"{'≥' if self.at_least else '≤'} {told(self.target, self.unit)}"
+        return "" if self.target is None else f"{'≥' if self.at_least else '≤'} {formatted(self.target, self.unit)}"
 
     @property
     def verdict(self) -> str:
@@ -61,7 +61,7 @@ def at_least(name: str, value: float, target: float, unit: str = "", note: str =
     return Figure(name, value, unit, target, at_least=True, note=note)
 
 
-def told(value: float, unit: str) -> str:
+def formatted(value: float, unit: str) -> str:
     """A value with its unit, thousands grouped; a share as a percentage."""
     if unit == "%":
         return f"{value:.2%}".replace("%", " %")

@@ -152,7 +152,7 @@ class Closed(Model):
     """Growth of their number; all at once by default, and always in the simulator."""
 
     @property
-    def most_clients(self) -> int:
+    def max_clients(self) -> int:
         return max(self.clients, *(phase.clients for phase in self.phases), 0)
 
     def at(self, second: float) -> tuple[int, float | None]:
@@ -168,8 +168,8 @@ class Closed(Model):
         return self
 
     @model_validator(mode="after")
-    def _somebody_is_there_at_some_time(self) -> Self:
-        if not self.most_clients:
+    def _has_a_client_at_some_time(self) -> Self:
+        if not self.max_clients:
             raise ValueError("there must be a client at some time")
         return self
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 
-def within(what: str, value: float, least: float, most: float) -> None:
+def within(what: str, value: float, minimum: float, maximum: float) -> None:
     """Raises ValueError unless the value is a number in this range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{what} is {value!r}; a number from {least:g} to {most:g} was expected")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        raise ValueError(f"{what} is {value!r}; a number from {minimum:g} to {maximum:g} was expected")
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:

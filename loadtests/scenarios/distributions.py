@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Sampler = Callable[[], float]
-MOST = 1e7
-Value = Annotated[float, Field(ge=0, le=MOST)]
-Positive = Annotated[float, Field(gt=0, le=MOST)]
+MAX_VALUE = 1e7
+Value = Annotated[float, Field(ge=0, le=MAX_VALUE)]
+Positive = Annotated[float, Field(gt=0, le=MAX_VALUE)]
 
 Z95 = 1.6448536269514722
 
@@ -30,22 +30,22 @@ class Model(BaseModel):
 
 
 class Limited(Model):
-    """A distribution with samples limited to [`least`, `most`]."""
+    """A distribution with samples limited to [`min`, `max`]."""
 
-    least: Value = 0.0
-    most: Value = MOST
+    min: Value = 0.0
+    max: Value = MAX_VALUE
 
     @model_validator(mode="after")
     def _limits_are_in_order(self) -> Self:
-        if self.least > self.most:
-            raise ValueError(f"least ({self.least:g}) is above most ({self.most:g})")
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min:g}) is above max ({self.max:g})")
         return self
 
     def _limited(self, values: Iterator[float]) -> Sampler:
-        if self.least == 0.0 and self.most == MOST:
+        if self.min == 0.0 and self.max == MAX_VALUE:
             return values.__next__
-        least, most = self.least, self.most
-        return (least if value < least else most if value > most else value for value in values).__next__
+        low, high = self.min, self.max
+        return (low if value < low else high if value > high else value for value in values).__next__
 
 
 class Constant(Model):

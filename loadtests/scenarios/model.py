@@ -15,12 +15,12 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from loadtests.scenarios.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Span, Trace
 from loadtests.scenarios.distributions import Distribution, Model, constant
-from loadtests.scenarios.telling import contradictions, tell
+from loadtests.scenarios.validation import contradictions, messages_of
 from services.cli.errors import LabError
 
 NAMED = Path(__file__).parent
 LARGEST_FILE_BYTES = 1_000_000
-MOST_TENANTS = 100_000
+MAX_TENANTS = 100_000
 
 PolicyName = Literal[
     "weir",
@@ -107,7 +107,7 @@ class TenantGroup(Model):
     """One tenant, or `count` equal tenants that share the group's rate evenly."""
 
     name: Name
-    count: int = Field(1, ge=1, le=MOST_TENANTS)
+    count: int = Field(1, ge=1, le=MAX_TENANTS)
     weight: Weight = 1.0
     """Of each tenant within its class."""
     tenant_class: Name = Field("standard", alias="class")
@@ -118,7 +118,7 @@ class TenantGroup(Model):
     """Length of the uncut answers. Policies do not see it."""
     max_tokens: int = Field(1024, ge=1, le=1_000_000)
     deadline_s: Distribution = constant(10.0)
-    patience_s: Distribution | None = None
+    client_timeout_s: Distribution | None = None
     """When the client disconnects; by default at its deadline."""
     retries: Retries = Retries()
     stream: Share = 0.0
@@ -332,7 +332,7 @@ def parse(raw: Any, *, name: str = "scenario", folder: Path | None = None) -> Sc
     try:
         return Scenario.model_validate(raw, context={"folder": folder})
     except ValidationError as error:
-        faults = tell(raw, error)
+        faults = messages_of(raw, error)
         count = f"{len(faults)} faults" if len(faults) > 1 else "a fault"
         raise LabError(f"{name} has {count}:", notes=faults) from None
 

@@ -44,7 +44,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_.\-]{0,31}")
 class Group:
     """Users of one tenant. `surfaces` are shares; `think_s` is the range of a user's pause after an answer.
 
-    `retries` applies after a refusal. Users disconnect after `patience_ms`; 0 waits for the answer.
+    `retries` applies after a refusal. Users disconnect after `client_timeout_ms`; 0 waits for the answer.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Group:
     think_s: tuple[float, float]
     surfaces: Mapping[str, float]
     retries: Retries = NO_RETRIES
-    patience_ms: int = 0
+    client_timeout_ms: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a tenant is {self.name!r}; small letters, digits, dots, dashes and _ were expected")
         within(f"{self.name}: deadline, in ms,", self.deadline_ms, 1, MAX_DEADLINE_MS)
         within(f"{self.name}: max_tokens", self.max_tokens, 1, 2048)
-        within(f"{self.name}: patience, in ms,", self.patience_ms, 0, MAX_DEADLINE_MS)
+        within(f"{self.name}: patience, in ms,", self.client_timeout_ms, 0, MAX_DEADLINE_MS)
         within(f"{self.name}: retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
         within(f"{self.name}: think_s, the least,", self.think_s[0], 0, 600)
         within(f"{self.name}: think_s, the most,", self.think_s[1], self.think_s[0], 600)
@@ -138,7 +138,7 @@ class Scenario:
         return sum(stage.seconds for stage in self.stages)
 
     @property
-    def most_users(self) -> int:
+    def max_users(self) -> int:
         return max(stage.all_users for stage in self.stages)
 
     @property
@@ -211,7 +211,9 @@ def _people(path: Path) -> Any:
 def _group(group: TenantGroup) -> Group:
     if not isinstance(group.arrivals, Closed) or group.count != 1:
         raise ValueError(f"tenants.{group.name}: people are one tenant each, with closed arrivals: see stages.locust")
-    patience_s = 0.0 if group.patience_s is None else _number(group.patience_s, f"{group.name}: patience_s")
+    client_timeout_s = (
+        0.0 if group.client_timeout_s is None else _number(group.client_timeout_s, f"{group.name}: client_timeout_s")
+    )
     shares = {"ask": group.ask, "chat": 1 - group.ask - group.stream, "stream": group.stream}
     return Group(
         group.name,
@@ -220,7 +222,7 @@ def _group(group: TenantGroup) -> Group:
         think_s=_range(group.arrivals.think_s, f"{group.name}: think_s"),
         surfaces={surface: share for surface, share in shares.items() if share > 1e-9},
         retries=group.retries,
-        patience_ms=round(1000 * patience_s),
+        client_timeout_ms=round(1000 * client_timeout_s),
     )
 
 

@@ -18,13 +18,13 @@ from typing import NamedTuple
 from loadtests.scenarios.arrivals import Closed, Trace
 from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Scenario, SlotWorkers, TenantGroup, Workers
+from loadtests.simulator.accounts import Account
 from loadtests.simulator.clients import Sizes, Tenant
 from loadtests.simulator.job import Job
 from loadtests.simulator.plan import ClosedLoop
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.report import Capacity
 from loadtests.simulator.simulation import Simulation
-from loadtests.simulator.tally import Account
 from services.core.cost import Weights
 from services.core.estimator import Estimator
 
@@ -74,7 +74,7 @@ def _mix(scenario: Scenario, rates: Mapping[str, float]) -> Capacity:
     """The capacity for these groups in proportion to their rates; without rates, of closed groups by their clients."""
     if not rates:
         closed = {each.name: each.arrivals for each in scenario.tenants if isinstance(each.arrivals, Closed)}
-        rates = {name: float(arrivals.most_clients) for name, arrivals in closed.items()}
+        rates = {name: float(arrivals.max_clients) for name, arrivals in closed.items()}
     shares: dict[str, float] = {}
     for group in scenario.tenants:
         if group.name in rates:
@@ -169,7 +169,7 @@ class _Draw:
     """Draws requests of a group, from its distributions or from random rows of its trace."""
 
     def __init__(self, group: TenantGroup, chance: Random) -> None:
-        timeless = group.model_copy(update={"deadline_s": constant(1.0), "patience_s": None})
+        timeless = group.model_copy(update={"deadline_s": constant(1.0), "client_timeout_s": None})
         self._sizes = Sizes(timeless, chance)
         self._chance = chance
         trace = group.arrivals if isinstance(group.arrivals, Trace) else None

@@ -7,8 +7,8 @@ from random import Random
 
 from loadtests.scenarios.distributions import Sampler
 from loadtests.scenarios.model import Retries, TenantGroup
+from loadtests.simulator.accounts import Account
 from loadtests.simulator.job import Job
-from loadtests.simulator.tally import Account
 
 MIN_DEADLINE_S = 1e-3
 """In place of a deadline of 0 seconds."""
@@ -55,14 +55,16 @@ class Tenant:
 class Sizes:
     """Draws sizes, deadline and patience of a group's requests with the plan's generator: no policy changes a draw."""
 
-    __slots__ = ("_completion", "_context", "_deadline", "_patience", "_prompt")
+    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_prompt")
 
     def __init__(self, group: TenantGroup, chance: Random) -> None:
         self._prompt = group.prompt_tokens.sampler(chance)
         self._context = group.context_tokens.sampler(chance)
         self._completion = group.completion_tokens.sampler(chance)
         self._deadline = group.deadline_s.sampler(chance)
-        self._patience: Sampler | None = group.patience_s.sampler(chance) if group.patience_s else None
+        self._client_timeout: Sampler | None = (
+            group.client_timeout_s.sampler(chance) if group.client_timeout_s else None
+        )
 
     def job(self, number: int, tenant: Tenant, at: float, prompt: int = 0, completion: int = 0) -> Job:
         """A request that arrives at `at`; lengths other than 0 replace drawn ones."""
@@ -75,7 +77,7 @@ class Sizes:
             int(self._context() + 0.5),
             completion or int(self._completion() + 0.5) or 1,
             deadline_s,
-            deadline_s if self._patience is None else self._patience(),
+            deadline_s if self._client_timeout is None else self._client_timeout(),
         )
 
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from loadtests.scenarios.model import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator import capacity, fairness
+from loadtests.simulator.accounts import Account, merged
 from loadtests.simulator.capacity import Measured
 from loadtests.simulator.job import Job
 from loadtests.simulator.plan import Plan
 from loadtests.simulator.policies import catalog
 from loadtests.simulator.report import Capacity, Ledger, PolicyReport, TenantReport
 from loadtests.simulator.simulation import Simulation
-from loadtests.simulator.tally import Account, merged
 
 Progress = Callable[[float], None]
 """Called with the share of the run that is done, 0 to 1."""

@@ -121,6 +121,6 @@ def summary(gaps: Gaps, jain: Jain) -> Fairness:
         gap_pair=pair,
         watched=watched,
         largest_cost=gaps.largest_cost,
-        jain_least=min(indexes, default=None),
+        jain_min=min(indexes, default=None),
         jain_mean=sum(indexes) / len(indexes) if indexes else None,
     )

@@ -10,9 +10,9 @@ from services.core.outcome import Outcome
 from services.core.request import Request, Stage
 
 if TYPE_CHECKING:
+    from loadtests.simulator.accounts import Account
     from loadtests.simulator.clients import Tenant
     from loadtests.simulator.plan import ClosedLoop
-    from loadtests.simulator.tally import Account
     from loadtests.simulator.workers import Worker
 
 # `Job.state`. The policy has its own `stage`.
@@ -100,14 +100,14 @@ class Job(Request):
         context_tokens: int,
         natural_tokens: int,
         deadline_s: float,
-        patience_s: float,
+        client_timeout_s: float,
     ) -> None:
         # Field by field, for speed: every simulated request makes a job, rejected ones too.
         self.id = self.question = number
         self.tenant = asker.name
         self.arrived_at = self.first_arrived_at = arrived_at
         self.deadline = arrived_at + deadline_s
-        self.leaves_at = arrived_at + patience_s
+        self.leaves_at = arrived_at + client_timeout_s
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
         self.natural_tokens = natural_tokens
@@ -149,9 +149,9 @@ class Job(Request):
 
     def again(self, number: int, now: float, *, keeps_deadline: bool, obeys: bool) -> Job:
         deadline_s = self.deadline - (now if keeps_deadline else self.arrived_at)
-        patience_s = self.leaves_at - (now if keeps_deadline else self.arrived_at)
+        client_timeout_s = self.leaves_at - (now if keeps_deadline else self.arrived_at)
         sizes = self.prompt_tokens, self.context_tokens, self.natural_tokens
-        job = Job(number, self.asker, now, *sizes, deadline_s, patience_s)
+        job = Job(number, self.asker, now, *sizes, deadline_s, client_timeout_s)
         job.account, job.loop, job.client = self.account, self.loop, self.client
         job.question, job.first_arrived_at = self.question, self.first_arrived_at
         job.attempt, job.obeys, job.obeyed = self.attempt + 1, obeys, self.obeyed + obeys

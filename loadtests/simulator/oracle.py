@@ -21,7 +21,7 @@ class Asked:
     arrived_at: float
     deadline: float
     cost: float
-    least_s: float
+    min_s: float
     """Service time on an empty worker."""
     counts: bool
 
@@ -33,7 +33,7 @@ def best_work(asked: Iterable[Asked], cost_per_s: float) -> float:
     for number, each in enumerate(sorted(asked, key=lambda each: each.arrived_at)):
         done += _serve(waiting, now, each.arrived_at, cost_per_s)
         now = each.arrived_at
-        if each.arrived_at + each.least_s <= each.deadline:
+        if each.arrived_at + each.min_s <= each.deadline:
             heappush(waiting, (each.deadline, number, [each.cost], each.counts))
     return done + _serve(waiting, now, float("inf"), cost_per_s)
 

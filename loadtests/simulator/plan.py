@@ -18,9 +18,9 @@ from loadtests.load.traces import Part, replayed
 from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Trace
 from loadtests.scenarios.distributions import Exponential, Sampler
 from loadtests.scenarios.model import PolicyChoice, Scenario, TenantGroup
+from loadtests.simulator.accounts import Account
 from loadtests.simulator.clients import Sizes, Tenant, tenants_of
 from loadtests.simulator.job import Job
-from loadtests.simulator.tally import Account
 
 CHUNK_REQUESTS = 8192
 MAX_ACCOUNTS = 200
@@ -161,7 +161,7 @@ class Loop:
     def __init__(self, group: TenantGroup, tenants: Sequence[Tenant], chance: Random) -> None:
         assert isinstance(group.arrivals, Closed)
         self._arrivals = group.arrivals
-        self.clients = group.arrivals.most_clients
+        self.clients = group.arrivals.max_clients
         self.tenants = tenants
         self._think = group.arrivals.think_s.sampler(chance)
         self.sizes = Sizes(group, chance)

@@ -118,8 +118,8 @@ class Panels(Shape):
             _panel(axes, panel, theme)
             axes.set_xlabel(self.x_label)
             axes.tick_params(labelleft=axes is panes[0])
-        most = max(y or 0.0 for panel in self.panels for curve in panel.curves for y in curve.ys)
-        panes[0].set_ylim(0, most * 1.04)
+        highest = max(y or 0.0 for panel in self.panels for curve in panel.curves for y in curve.ys)
+        panes[0].set_ylim(0, highest * 1.04)
         panes[0].set_xlim(0, max(curve.xs[-1] for panel in self.panels for curve in panel.curves))
         if len(self.panels[-1].curves) <= 6:
             _name_lines(
@@ -216,11 +216,11 @@ def _y_axis(axes: Axes, chart: Chart) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_ylim(chart.times[0] * 0.9, chart.times[-1] * 1.1)
         return
-    most = max([*ys, 0.01]) * 1.06
+    highest = max([*ys, 0.01]) * 1.06
     if chart.y_label.endswith(("share of capacity", "share of those asked")):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        most = max(most, 1.06)
-    axes.set_ylim(0, most)
+        highest = max(highest, 1.06)
+    axes.set_ylim(0, highest)
 
 
 def _ticks(chart: Chart) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from loadtests.report.figure import Figure, told
+from loadtests.report.figure import Figure, formatted
 from loadtests.scenarios.changes import Changes, changed
 from loadtests.scenarios.model import PolicyChoice, Scenario, find, load_raw, parse
 from loadtests.simulator.engine import Progress
@@ -162,12 +162,12 @@ class Promise:
         worst = self.worst(self.values(played, self.judged))
         return Figure(self.name, worst, self.unit, target, at_least=line.at_least is not None)
 
-    def told(self, played: Played, policy: str) -> str:
+    def formatted(self, played: Played, policy: str) -> str:
         """`MEDIAN (WORST)` of the seeds; one number where both look the same."""
         values = self.values(played, policy)
         if not values:
             return "–"
-        middle, far = (told(each, self.unit) for each in (statistics.median(values), self.worst(values)))
+        middle, far = (formatted(each, self.unit) for each in (statistics.median(values), self.worst(values)))
         return middle if middle == far else f"{middle} ({far})"
 
 

@@ -19,7 +19,7 @@ def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
     return [each for each in report.tenants if group.name in (each.name, each.name.rpartition("-")[0])]
 
 
-def least_on_time(scenario: Scenario, of: str) -> Read:
+def min_on_time(scenario: Scenario, of: str) -> Read:
     group = next(each for each in scenario.tenants if each.name == of)
 
     def read(report: PolicyReport) -> float | None:
@@ -78,7 +78,7 @@ READ: Mapping[str, Read] = {
     "in_vain": lambda report: report.work.wasted_share,
     "useful_time": lambda report: report.work.useful_s / report.work.available_s,
     "gap_s": gap_s,
-    "jain": lambda report: report.fairness.jain_least,
+    "jain": lambda report: report.fairness.jain_min,
     "dispatches": lambda report: report.dispatches_per_distinct,
     "hints_admitted": lambda report: report.hints.first_admitted_share,
 }

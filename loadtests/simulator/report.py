@@ -22,7 +22,7 @@ class Quantiles:
     p90: float | None = None
     p95: float | None = None
     p99: float | None = None
-    most: float | None = None
+    max: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Fairness:
     """Number of tenants in the gap: the first 16 at most."""
     largest_cost: float
     """The largest cost of one served request, not divided by weight."""
-    jain_least: float | None
+    jain_min: float | None
     """The smallest Jain index of a window of 60 s."""
     jain_mean: float | None
 

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from loadtests.scenarios.model import Scenario
+from loadtests.simulator.accounts import Account, LedgerError, Timeline, WorkTime, check
 from loadtests.simulator.clients import Tenant, retry_at
 from loadtests.simulator.fairness import WINDOW_S, Gaps, Jain
 from loadtests.simulator.fleet import Fleet
@@ -24,7 +25,6 @@ from loadtests.simulator.job import OVER, RUNNING, WAITING, Job
 from loadtests.simulator.plan import ArrivalPlan, ClosedLoop
 from loadtests.simulator.policy import Policy
 from loadtests.simulator.predictions import Predictions
-from loadtests.simulator.tally import Account, LedgerError, Timeline, WorkTime, check
 from services.core.cost import Weights
 from services.core.outcome import Outcome
 
@@ -137,8 +137,8 @@ class Simulation:
             if now < self._from_s or now >= self._until_s:
                 job.account = self._outside
             job.account.distinct += 1
-            most, natural = job.max_tokens, job.natural_tokens
-            answer = (natural if natural < most else most) * self._completion_weight
+            limit, natural = job.max_tokens, job.natural_tokens
+            answer = (natural if natural < limit else limit) * self._completion_weight
             job.asker.asked_cost += (job.prompt_tokens + job.context_tokens) * self._prompt_weight + answer
         account = job.account
         account.attempts += 1

@@ -121,12 +121,12 @@ class StepWorker(Worker):
     def generated(self, now: float, job: Job) -> int:
         if job not in self._decoding:
             return 0
-        steps = self._steps + self._steps_begun(now, math.floor)
+        steps = self._steps + self._steps_started(now, math.floor)
         return job.worker_tokens - max(0, job.stops_at_step - steps)
 
     # ---- runs of steps
 
-    def _steps_begun(self, now: float, rounded: Callable[[float], int]) -> int:
+    def _steps_started(self, now: float, rounded: Callable[[float], int]) -> int:
         if not self._run_steps:
             return 0
         steps = (now - self._run_from) / self._step_s
@@ -137,7 +137,7 @@ class StepWorker(Worker):
         """End the run at the next boundary; of an idle worker, now."""
         if self._at_boundary:
             return
-        steps = self._steps_begun(now, math.ceil)
+        steps = self._steps_started(now, math.ceil)
         ends_at = max(now, self._run_from + steps * self._step_s) if self._run_steps else now
         if ends_at < self._run_ends_at:
             self._run_steps, self._run_ends_at = steps, ends_at

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loadtests.report.figure import Figure
 from loadtests.scenarios.figures import is_asked, judged
 from loadtests.scenarios.model import Must, Scenario
-from loadtests.simulator.readings import READ, Read, least_on_time
+from loadtests.simulator.readings import READ, Read, min_on_time
 from loadtests.simulator.results import Cell, Comparison
 
 WEIR = "weir"
@@ -31,4 +31,4 @@ def _read(scenario: Scenario, must: Must) -> Read | None:
     """None for a figure that the simulator does not have."""
     if must.of is None:
         return READ.get(must.figure)
-    return least_on_time(scenario, must.of) if must.figure == "on_time" else None
+    return min_on_time(scenario, must.of) if must.figure == "on_time" else None

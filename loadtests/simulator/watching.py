@@ -100,9 +100,9 @@ class Ends:
         if counts and why == Outcome.SERVED:
             self.latencies_s[job.asker.group.name].append(now - job.arrived_at)
         prompt, answer = job.prompt_tokens + job.context_tokens, min(job.natural_tokens, job.max_tokens)
-        least_s = min(least_service_s(group, prompt, answer) for group in scenario.workers)
+        min_s = min(min_service_s(group, prompt, answer) for group in scenario.workers)
         deadline = at + job.deadline - job.arrived_at
-        self.asked.append(Asked(at, deadline, self._weights.cost(prompt, answer), least_s, counts))
+        self.asked.append(Asked(at, deadline, self._weights.cost(prompt, answer), min_s, counts))
 
     def _count(self, now: float, job: Job, why: str) -> None:
         cohorts, place = self.cohorts, int(job.first_arrived_at / STEP_S)
@@ -114,7 +114,7 @@ class Ends:
             cohorts.tokens[place] += job.worker_tokens / min(job.natural_tokens, job.max_tokens)
 
 
-def least_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> float:
+def min_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> float:
     if isinstance(group, SlotWorkers):
         return (1 - group.jitter) * (prompt_tokens / group.prefill_tokens_per_s + answer_tokens * group.s_per_token)
     steps = -(-prompt_tokens // group.chunk_tokens) + answer_tokens - 1

@@ -11,11 +11,11 @@ import msgspec
 from loadtests.storm.config import StormSettings
 from loadtests.storm.run import Run, RunRequest
 from loadtests.storm.scenarios import SCENARIOS, Button
-from loadtests.storm.sliders import MOST_SECONDS, slider_values
+from loadtests.storm.sliders import MAX_SECONDS, slider_values
 from loadtests.storm.troubles import missing
 from services.contracts.storm import MAX_KEPT_RUNS, ScenarioDescription, StartRun, State, Summary
-from services.contracts.storm import Bounds as BoundsTold
-from services.contracts.storm import Run as RunTold
+from services.contracts.storm import Bounds as RunBounds
+from services.contracts.storm import Run as RunResult
 from services.runtime.clock import unix_milliseconds
 from services.runtime.errors import BadInput
 from services.runtime.log import Log
@@ -34,7 +34,7 @@ class StormBench:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._looking: asyncio.Task[None] | None = None
-        self._kept: deque[RunTold] = deque(maxlen=MAX_KEPT_RUNS)
+        self._kept: deque[RunResult] = deque(maxlen=MAX_KEPT_RUNS)
         self._lacking: dict[str, str] = {}
 
     async def begin(self) -> None:
@@ -91,10 +91,10 @@ class StormBench:
             running=None if self._run is None else self._run.running(),
             scenarios=[self._described(scenario) for scenario in SCENARIOS.values()],
             runs=[_summary(run) for run in self._kept],
-            bounds=BoundsTold(settings.storm_max_rps, settings.storm_connections, MOST_SECONDS),
+            bounds=RunBounds(settings.storm_max_rps, settings.storm_connections, MAX_SECONDS),
         )
 
-    def kept(self, id: str) -> RunTold:
+    def kept(self, id: str) -> RunResult:
         """The result of an ended run. Raises BadInput if it is unknown or no longer kept."""
         for run in self._kept:
             if run.run == id:
@@ -125,5 +125,5 @@ class StormBench:
         self._lacking = {name: lacking[scenario.needs] for name, scenario in SCENARIOS.items()}
 
 
-def _summary(run: RunTold) -> Summary:
+def _summary(run: RunResult) -> Summary:
     return msgspec.convert({name: getattr(run, name) for name in Summary.__struct_fields__}, Summary)

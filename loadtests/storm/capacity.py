@@ -16,7 +16,7 @@ from loadtests.storm.watching import page_of
 from services.contracts.generate import WorkerStatus
 
 WITHIN_S = 2.0
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 _status = msgspec.json.Decoder(WorkerStatus).decode
 
 
@@ -50,7 +50,7 @@ def answers_per_s(status: WorkerStatus, prompt_tokens: float, answer_tokens: int
 
 
 async def _ask(url: str, token: bytes) -> WorkerStatus | None:
-    body = await page_of(url, b"/status", within_s=WITHIN_S, most_bytes=MOST_BYTES, token=token)
+    body = await page_of(url, b"/status", within_s=WITHIN_S, max_bytes=MAX_BYTES, token=token)
     try:
         return None if body is None else _status(body)
     except msgspec.MsgspecError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from loadtests.storm.sliders import MOST_CONNECTIONS, MOST_RATE_PER_S
+from loadtests.storm.sliders import MAX_CONNECTIONS, MAX_RATE_PER_S
 from services.runtime.settings import ServiceSettings
 
 
@@ -29,8 +29,8 @@ class StormSettings(ServiceSettings):
     storm_capacity_rps: float = Field(
         0.0, ge=0, le=100_000, description="answers a second that a load of 1 is; 0: by what workers announce"
     )
-    storm_max_rps: float = Field(MOST_RATE_PER_S, gt=0, le=MOST_RATE_PER_S, description="most requests a second")
-    storm_connections: int = Field(MOST_CONNECTIONS, ge=1, le=MOST_CONNECTIONS, description="most requests under way")
+    storm_max_rps: float = Field(MAX_RATE_PER_S, gt=0, le=MAX_RATE_PER_S, description="most requests a second")
+    storm_connections: int = Field(MAX_CONNECTIONS, ge=1, le=MAX_CONNECTIONS, description="most requests under way")
     workers: str = Field(
         "http://127.0.0.1:8010,http://127.0.0.1:8011", description="addresses of the workers, comma-separated"
     )

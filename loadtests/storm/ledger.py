@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from loadtests.load.answer import REFUSING
 from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Ledger, Row
-from loadtests.storm.sliders import MOST_PATIENCE_S, MOST_SECONDS
+from loadtests.storm.sliders import MAX_CLIENT_TIMEOUT_S, MAX_SECONDS
 from services.contracts.storm import Counts, Second, TenantCounts
 from services.core.quantile import Sketch
 
-MOST_ROWS = ceil(MOST_SECONDS + MOST_PATIENCE_S) + 3
-MOST_CODES = 32
+MAX_ROWS = ceil(MAX_SECONDS + MAX_CLIENT_TIMEOUT_S) + 3
+MAX_CODES = 32
 OTHER_CODES = "other"
 GONE, REFUSED, FAILED = "gone", "refused", "failed"
 ENDINGS = {ON_TIME: "on_time", LATE: "late", GAVE_UP: GONE}
@@ -148,7 +148,7 @@ class Books(Ledger):
         return self.all, self._tenants.setdefault(row.tenant, Part()), self._second(at_s)
 
     def _second(self, at_s: float) -> Part:
-        at = min(max(int(at_s), 0), MOST_ROWS - 1)
+        at = min(max(int(at_s), 0), MAX_ROWS - 1)
         self._seconds.extend(Part() for _ in range(at + 1 - len(self._seconds)))
         return self._seconds[at]
 
@@ -157,4 +157,4 @@ class Books(Ledger):
 
 
 def _bounded(counts: Counter[str], code: str) -> None:
-    counts[code if code in counts or len(counts) < MOST_CODES - 1 else OTHER_CODES] += 1
+    counts[code if code in counts or len(counts) < MAX_CODES - 1 else OTHER_CODES] += 1

@@ -26,11 +26,11 @@ from loadtests.storm.config import StormSettings
 from loadtests.storm.ledger import FAILED, REFUSED, Books
 from loadtests.storm.scenarios import Button, Storm
 from loadtests.storm.silence import NotSilenced
-from loadtests.storm.sliders import MOST_RETURNING
+from loadtests.storm.sliders import MAX_RETURNING
 from loadtests.storm.troubles import NotSlowed, begin_troubles
 from loadtests.storm.watching import Counters, Frame, Watching, counters
 from services.contracts.storm import Ended, Mark, Phase, PolicySwitches, Running
-from services.contracts.storm import Run as RunTold
+from services.contracts.storm import Run as RunResult
 from services.runtime.log import Log
 
 QUESTIONS = (
@@ -62,7 +62,7 @@ class Short(Answer):
     """An answer to a storm's request, with a small limit because many are under way."""
 
     __slots__ = ()
-    most_bytes = 262_144
+    max_bytes = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Run:
                 task.result()
             self._storm_s, self.phase = self.storm.seconds, "settling"
             client.stop()
-            await asyncio.wait({playing}, timeout=self.storm.patience_s + GRACE_S)
+            await asyncio.wait({playing}, timeout=self.storm.client_timeout_s + GRACE_S)
         finally:  # clients disconnect before the faults end
             self._storm_s = self._storm_s or self._now_s
             client.stop(at_once=True)
@@ -152,7 +152,7 @@ class Run:
             _some_leave(asks(plan), self.storm),
             requests=ask if self.storm.asks else Asking(url, plan.route),
             answer=Short,
-            bounds=Bounds(settings.storm_max_rps, settings.storm_connections, MOST_RETURNING),
+            bounds=Bounds(settings.storm_max_rps, settings.storm_connections, MAX_RETURNING),
             ledger=self.books,
         )
 
@@ -205,7 +205,7 @@ class Run:
             )
         )
 
-    def result(self) -> RunTold:
+    def result(self) -> RunResult:
         books = self.books
         asked, answered = books.people
         could = (self._capacity_per_s or 0.0) * self._storm_s
@@ -213,7 +213,7 @@ class Run:
         counts, before, after = books.all.counts, self._before, self._after
         wasted_s = max(0.0, after.wasted_s - before.wasted_s) if before and after else None
         return books.all.fill(
-            RunTold(
+            RunResult(
                 **self._both(self._lasted_s),
                 lasted_s=round(self._lasted_s, 2),
                 ended=self._ended,
@@ -265,7 +265,7 @@ def _some_leave(source: Iterator[Ask], storm: Storm) -> Iterator[Ask]:
     chance = Random(storm.file.seed)
     for ask in source:
         early = chance.random() < storm.leaving
-        yield replace(ask, patience_s=storm.deadline_s * chance.uniform(*EARLY)) if early else ask
+        yield replace(ask, client_timeout_s=storm.deadline_s * chance.uniform(*EARLY)) if early else ask
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -18,7 +18,7 @@ from loadtests.scenarios.changes import put
 from loadtests.scenarios.distributions import Constant, Distribution, constant
 from loadtests.scenarios.model import Retries, TenantGroup, Turn
 from loadtests.scenarios.stages import for_stage, retimed, unjudged
-from loadtests.storm.sliders import LEAST_SECONDS, MOST_PATIENCE_S, MOST_RATE_PER_S, MOST_SECONDS, MOST_TRIES, slider
+from loadtests.storm.sliders import MAX_CLIENT_TIMEOUT_S, MAX_RATE_PER_S, MAX_SECONDS, MAX_TRIES, MIN_SECONDS, slider
 from services.cli.errors import LabError
 from services.contracts.storm import Slider
 
@@ -46,7 +46,9 @@ class Storm:
 
     def _faults(self) -> Iterator[tuple[bool, str]]:
         tenants = self.file.tenants
-        ways = [(_number(one.deadline_s), _number(one.patience_s or one.deadline_s), one.retries) for one in tenants]
+        ways = [
+            (_number(one.deadline_s), _number(one.client_timeout_s or one.deadline_s), one.retries) for one in tenants
+        ]
         retries = tenants[0].retries
         for group in tenants:  # these raise for a size that is no number and arrivals without a load
             _load(group), _number(group.prompt_tokens), _number(group.context_tokens)
@@ -59,20 +61,20 @@ class Storm:
             "workers.failures: the console slows one worker, or all of them.",
         )
         yield (
-            not LEAST_SECONDS <= self.seconds <= MOST_SECONDS,
-            f"A storm takes {LEAST_SECONDS:g} to {MOST_SECONDS:g} s, not {self.seconds:g}.",
+            not MIN_SECONDS <= self.seconds <= MAX_SECONDS,
+            f"A storm takes {MIN_SECONDS:g} to {MAX_SECONDS:g} s, not {self.seconds:g}.",
         )
         yield (
             any(end > self.seconds for _, end in self.troubles),
             "Every fault must end before the storm ends.",
         )
         yield (
-            not 0 < self.deadline_s <= self.patience_s <= MOST_PATIENCE_S,
-            f"A patience of {self.patience_s:g} s is out of bounds for a deadline of {self.deadline_s:g} s.",
+            not 0 < self.deadline_s <= self.client_timeout_s <= MAX_CLIENT_TIMEOUT_S,
+            f"A patience of {self.client_timeout_s:g} s is out of bounds for a deadline of {self.deadline_s:g} s.",
         )
         yield (
-            not 0 <= self.leaving <= 1 or retries.attempts >= MOST_TRIES,
-            f"A share is from 0 to 1, and a client of a storm tries at most {MOST_TRIES} times.",
+            not 0 <= self.leaving <= 1 or retries.attempts >= MAX_TRIES,
+            f"A share is from 0 to 1, and a client of a storm tries at most {MAX_TRIES} times.",
         )
 
     @property
@@ -84,9 +86,9 @@ class Storm:
         return _number(self.file.tenants[0].deadline_s)
 
     @property
-    def patience_s(self) -> float:
+    def client_timeout_s(self) -> float:
         """The timeout of clients that do not leave early."""
-        return _number(self.file.tenants[0].patience_s or self.file.tenants[0].deadline_s)
+        return _number(self.file.tenants[0].client_timeout_s or self.file.tenants[0].deadline_s)
 
     @property
     def tokens(self) -> tuple[float, int]:
@@ -105,7 +107,7 @@ class Storm:
         return slow + [(each.from_s, each.until_s) for each in self.file.cache_silent]
 
     @property
-    def most_times(self) -> float:
+    def max_times(self) -> float:
         """The highest multiple of capacity at any time."""
         return max(self.times_at(at) for group in self.file.tenants for at in _poisson(group).moments)
 
@@ -122,12 +124,12 @@ class Storm:
         """Begin and name of each phase."""
         return [(window.from_s, window.name.replace("_", " ")) for window in self.file.windows]
 
-    def per_s(self, capacity_per_s: float, most_per_s: float = MOST_RATE_PER_S) -> float:
+    def per_s(self, capacity_per_s: float, max_per_s: float = MAX_RATE_PER_S) -> float:
         """Requests per second at load 1: the capacity, or less if the peak would exceed the limit.
 
         All tenants are reduced in proportion.
         """
-        return min(capacity_per_s, most_per_s / self.most_times) if self.most_times else capacity_per_s
+        return min(capacity_per_s, max_per_s / self.max_times) if self.max_times else capacity_per_s
 
     def plan(self, per_s: float) -> Plan:
         """The plan for the open loop at this rate per unit of load. Equal rates give equal requests."""
@@ -139,7 +141,7 @@ class Storm:
                 prompt_tokens=constant(_number(group.prompt_tokens)),
                 answer_tokens=constant(group.max_tokens),
                 deadline_ms=1000 * self.deadline_s,
-                patience_ms=1000 * self.patience_s,
+                client_timeout_ms=1000 * self.client_timeout_s,
                 retries=retries if retries.attempts else Retries(),
             )
             for group in self.file.tenants
@@ -196,7 +198,7 @@ def _changes(file: model.Scenario, turns: Sequence[Turn], values: Values) -> Ite
     wait = "hint" if values.get("obey_hints", retries.wait == "hint") else "immediate"
     for group in file.tenants:
         yield f"tenants.{group.name}.deadline_s", deadline_s
-        yield f"tenants.{group.name}.patience_s", usual.patience_s * deadline_s / usual.deadline_s
+        yield f"tenants.{group.name}.client_timeout_s", usual.client_timeout_s * deadline_s / usual.deadline_s
         yield f"tenants.{group.name}.retries", {"attempts": attempts, "wait": wait}
     for number, workers in enumerate(file.workers):
         for at, failure in enumerate(workers.failures):

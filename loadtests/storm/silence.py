@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 SLICE_S = 1.0
 CONNECT_WITHIN_S = 2.0
 ANSWER_WITHIN_S = SLICE_S + 4.0
-MOST_LINE_BYTES = 1024
+MAX_LINE_BYTES = 1024
 
 
 class NotSilenced(Exception):
@@ -57,7 +57,7 @@ class SilentCache:
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             async with asyncio.timeout(CONNECT_WITHIN_S):
-                return await asyncio.open_connection(self._host, self._port, limit=MOST_LINE_BYTES)
+                return await asyncio.open_connection(self._host, self._port, limit=MAX_LINE_BYTES)
         except (OSError, TimeoutError) as error:
             raise NotSilenced(
                 f"the cache at {self._host}:{self._port} cannot be reached: {error or 'no answer'}"

@@ -12,12 +12,12 @@ from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
 
-MOST_RATE_PER_S = 1000.0
-MOST_CONNECTIONS = 800
-MOST_RETURNING = 5000
-LEAST_SECONDS, MOST_SECONDS = 10.0, 60.0
-MOST_PATIENCE_S = 12.0
-MOST_TRIES = 6
+MAX_RATE_PER_S = 1000.0
+MAX_CONNECTIONS = 800
+MAX_RETURNING = 5000
+MIN_SECONDS, MAX_SECONDS = 10.0, 60.0
+MAX_CLIENT_TIMEOUT_S = 12.0
+MAX_TRIES = 6
 """the first try and five retries"""
 
 USUAL = {
@@ -29,7 +29,7 @@ USUAL = {
         Slider("slow_factor", "Slowdown factor", 2, 20, 1, 8, "x"),
         Slider("deadline_ms", "Deadline of each request", 1000, 8000, 100, 2000, "ms"),
         Slider("leaving", "Clients that disconnect early", 0, 100, 5, 0, "%"),
-        Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, "s"),
+        Slider("seconds", "Length of the run", MIN_SECONDS, MAX_SECONDS, 1, 30, "s"),
     )
 }
 """Sliders with the same meaning in every scenario."""

@@ -23,7 +23,7 @@ from services.runtime.upstream import UpstreamError
 LEASE_S = 3.0
 RENEW_EVERY_S = 1.0
 WITHIN_S = 1.0
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 JSON = ((b"content-type", b"application/json"),)
 
 
@@ -91,7 +91,7 @@ async def _faults(url: str, token: bytes, method: bytes = b"GET", body: bytes = 
     try:
         async with asyncio.timeout(WITHIN_S):
             with await pool.request(method, b"/faults", body=body, headers=JSON) as reply:
-                await reply.read(MOST_BYTES)
+                await reply.read(MAX_BYTES)
     except (UpstreamError, TimeoutError) as error:
         raise NotSlowed(f"the worker's {url}/faults does not answer: {error or 'in time'}") from error
     finally:

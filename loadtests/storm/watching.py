@@ -20,8 +20,8 @@ from services.runtime.upstream import UpstreamError
 
 WITHIN_S = 2.0
 AGAIN_IN_S = 1.0
-MOST_METRICS_BYTES = 8_388_608
-MOST_EVENT_BYTES = 1_048_576
+MAX_METRICS_BYTES = 8_388_608
+MAX_EVENT_BYTES = 1_048_576
 
 
 class _Waiting(msgspec.Struct):
@@ -75,7 +75,7 @@ class Watching:
     async def _view(self) -> None:
         with await self._pool.request(b"GET", b"/console/events") as reply:
             if reply.status != 200:
-                await reply.read(MOST_EVENT_BYTES)
+                await reply.read(MAX_EVENT_BYTES)
                 return
             await self._follow(reply)
 
@@ -83,7 +83,7 @@ class Watching:
         waiting = b""
         while (piece := await reply.next_piece()) is not None:
             *events, waiting = (waiting + piece).split(b"\n\n")
-            if len(waiting) > MOST_EVENT_BYTES:
+            if len(waiting) > MAX_EVENT_BYTES:
                 return
             newest = next((event for event in reversed(events) if event.startswith(b"event: frame\n")), None)
             if newest is not None:
@@ -94,7 +94,7 @@ async def counters(
     metrics_url: str, tenants: Collection[str], within_s: float = WITHIN_S, token: bytes = b""
 ) -> Counters | None:
     """The current values of /metrics; None without an answer in time."""
-    body = await page_of(metrics_url, b"/metrics", within_s=within_s, most_bytes=MOST_METRICS_BYTES, token=token)
+    body = await page_of(metrics_url, b"/metrics", within_s=within_s, max_bytes=MAX_METRICS_BYTES, token=token)
     try:
         text = "" if body is None else body.decode()
         counted = Counters(books.of_router(text, tenants), books.total(text, "weir_wasted_seconds_total"))
@@ -103,13 +103,13 @@ async def counters(
         return None
 
 
-async def page_of(url: str, target: bytes, *, within_s: float, most_bytes: int, token: bytes = b"") -> bytes | None:
+async def page_of(url: str, target: bytes, *, within_s: float, max_bytes: int, token: bytes = b"") -> bytes | None:
     """The body of a 200; None for any other answer or a timeout."""
     pool = Pool(url, max_connections=1, token=token)
     try:
         async with asyncio.timeout(within_s):
             with await pool.request(b"GET", target) as reply:
-                body = await reply.read(most_bytes)
+                body = await reply.read(max_bytes)
         return body if reply.status == 200 else None
     except (UpstreamError, TimeoutError):
         return None

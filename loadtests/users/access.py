@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadtests.target import is_beyond, refusal
 
-MOST_BYTES = 100_000
+MAX_BYTES = 100_000
 _LINE = re.compile(r"\s*(?P<tenant>[\w.\-]+)\s*:\s*(?P<key>[!-~]{1,512})\s*")
 
 
@@ -54,7 +54,7 @@ def read_keys(path: Path) -> dict[str, str]:
     """Read lines `tenant: key`; blank lines and `#` lines are ignored. Raises ValueError, without a key in its text."""
     try:
         with path.open("rb") as opened:
-            text = opened.read(MOST_BYTES).decode("ascii")
+            text = opened.read(MAX_BYTES).decode("ascii")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -14,7 +14,7 @@ import gevent
 
 EVERY_S = 0.02
 NOTICED_S = 0.01  # less is normal timer jitter
-MOST_KEPT = 10_000  # pauses; the oldest are dropped
+MAX_KEPT = 10_000  # pauses; the oldest are dropped
 
 
 class Lateness:
@@ -23,7 +23,7 @@ class Lateness:
     def __init__(self) -> None:
         self.total_s = 0.0
         self.worst_s = 0.0
-        self._pauses: deque[tuple[float, float]] = deque(maxlen=MOST_KEPT)
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=MAX_KEPT)
         self._watching: gevent.Greenlet | None = None
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 ANSWERED = "served"
-MOST_OUTCOMES = 64  # outcomes come from the server: beyond this number they count as `other`
+MAX_OUTCOMES = 64  # outcomes come from the server: beyond this number they count as `other`
 
 
 class Row(NamedTuple):
@@ -53,7 +53,7 @@ class Ledger:
 
     def record(self, row: Row, began_s: float, took_ms: float) -> None:
         """Record a request that began `began_s` after the start of the run."""
-        if row.outcome not in self._outcomes and len(self._outcomes) >= MOST_OUTCOMES:
+        if row.outcome not in self._outcomes and len(self._outcomes) >= MAX_OUTCOMES:
             row = row._replace(detail="other")
         self._outcomes.add(row.outcome)
         self._times_ms[row][_two_digits(took_ms)] += 1

@@ -29,7 +29,7 @@ NOT_MADE = 2  # exit status: the scenario could not be played
 FAILED = 1
 
 
-class Anybody(Visitor):
+class PlaceholderVisitor(Visitor):
     """A placeholder: each scenario brings its own classes."""
 
 

@@ -65,4 +65,4 @@ class Run:
         """End the run and its faults."""
         self.ended = perf_counter()
         self.lateness.stop()
-        self.trouble.mend()
+        self.trouble.repair()

@@ -149,7 +149,7 @@ def as_dict(run: Run, host: str) -> dict[str, Any]:
         "host": host,
         "began_at": run.began_at,
         "seconds": round(run.seconds, 1),
-        "users": scenario.most_users,
+        "users": scenario.max_users,
         "requests": run.ledger.total,
         **{kind: run.ledger.count(kind) for kind in KINDS},
         "degraded": run.ledger.times(lambda row: row.kind == "served" and bool(row.detail)).count,

@@ -21,7 +21,7 @@ METRICS_OFFSET = 1000  # `weir up` puts a worker's metrics listener this far abo
 DEFAULT_ROUTER_PORT = 8000
 DEFAULT_WORKER_PORT = 8010
 DEFAULT_WORKERS = 2
-MOST_WORKERS = 64
+MAX_WORKERS = 64
 
 _COMPOSE_WORKER = re.compile(r"http://worker-\d{1,3}(:\d{1,5})?")
 
@@ -54,14 +54,14 @@ class Trouble:
         """Renew this stage's fault, and end the last stage's."""
         wanted = _which(self._urls, stage)
         for url in [url for url in self._slowed if url not in wanted]:
-            _done(faults.mend, url)
+            _done(faults.repair, url)
         if self._slowed and not wanted:
             self._felt_until_now()
         if wanted and stage is not None:
             self._put(wanted, stage.slow_factor)
         self._slowed = wanted
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.follow(None)
 
     def felt(self, began: float, ended: float) -> bool:
@@ -90,7 +90,7 @@ def urls_of(environment: Mapping[str, str], host: str) -> list[str]:
     usual = not refusal(host) and urlsplit(host).port == DEFAULT_ROUTER_PORT
     if not named and (environment.get("WORKER_PORT") or usual):
         first = int(environment.get("WORKER_PORT") or DEFAULT_WORKER_PORT) + METRICS_OFFSET
-        count = min(int(environment.get("WORKERS_COUNT") or DEFAULT_WORKERS), MOST_WORKERS)
+        count = min(int(environment.get("WORKERS_COUNT") or DEFAULT_WORKERS), MAX_WORKERS)
         named = [f"http://127.0.0.1:{first + index}" for index in range(count)]
     for url in named:
         if refusal(url) and not _COMPOSE_WORKER.fullmatch(url):

@@ -42,7 +42,7 @@ class Visitor(FastHttpUser):
         if forbidden:
             raise StopTest(forbidden)
         self.run_data: Run = environment.run_data
-        self.limit_s = (self.group.patience_ms or self.group.deadline_ms + GRACE_S * 1000) / 1000
+        self.limit_s = (self.group.client_timeout_ms or self.group.deadline_ms + GRACE_S * 1000) / 1000
         self.network_timeout = self.limit_s
         self.chance = random.Random(SEED + next(self.run_data.seeds))
         self.question = ""
@@ -138,7 +138,7 @@ class Visitor(FastHttpUser):
         return verdict
 
     def _nothing(self, took_ms: float) -> Verdict:
-        return no_answer(self._waited_out(took_ms), patient=not self.group.patience_ms)
+        return no_answer(self._waited_out(took_ms), patient=not self.group.client_timeout_ms)
 
     def _waited_out(self, took_ms: float) -> bool:
         return took_ms >= self.limit_s * 1000

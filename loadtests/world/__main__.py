@@ -60,8 +60,8 @@ def _number(text: str) -> int:
 
 
 def _one(seed: int, size: int, *, trace: bool) -> int:
-    result = play(seed, _told if trace else None, size=size)
-    _tell(result)
+    result = play(seed, _print_event if trace else None, size=size)
+    _print_result(result)
     return 1 if result.violations else 0
 
 
@@ -73,8 +73,8 @@ def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
     except LabError as error:
         print("\n".join([error.message, *error.notes]), file=sys.stderr)
         return 2
-    result = play_scenario(made, _told if trace else None)
-    _tell(result)
+    result = play_scenario(made, _print_event if trace else None)
+    _print_result(result)
     for group, share in result.on_time.items():
         print(f"  {group}: {share:.2%} answered on time")
     for figure in targets(file, result):
@@ -82,11 +82,11 @@ def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
     return 1 if result.violations else 0
 
 
-def _told(now: float, who: str, what: str, detail: str) -> None:
+def _print_event(now: float, who: str, what: str, detail: str) -> None:
     print(f"{now - BEGINS_S:11.6f}  {who:<10} {what:<10} {detail}")
 
 
-def _tell(result: Result) -> None:
+def _print_result(result: Result) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(result.counts.items()))
     print(f"seed {result.seed}: {result.requests} requests ({counts}), {result.faults} faults, {result.digest}")
     for violation in result.violations:
@@ -98,12 +98,12 @@ def _many(wanted: argparse.Namespace) -> int:
     code = machine.rsplit(",", 1)[0]  # without the day, which may change during the run
     record = Record(wanted.record, size=wanted.size, machine=code) if wanted.record else None
 
-    def tell(result: Result) -> None:
-        _tell(result)
+    def report(result: Result) -> None:
+        _print_result(result)
         print(f"  again: make world SEED={result.seed} TRACE=1", flush=True)
 
     seeds = range(wanted.first, wanted.first + wanted.seeds)
-    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, kept=record, tell=tell)
+    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, kept=record, report=report)
     print(f"{totals}\n{machine}")
     return 1 if totals.broken else 0
 

@@ -32,7 +32,7 @@ HINTS_MS = (50, 5000)
 
 
 class Job(Asked):
-    __slots__ = ("ask", "final", "frames", "heard", "name", "nonce", "payload", "wrong", "yields")
+    __slots__ = ("ask", "final", "frames", "name", "nonce", "payload", "received", "wrong", "yields")
 
     def __init__(self, number: int, ask: JobAsk, *, router: bool) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Job(Asked):
         self.payload = json.dumps(question).encode() if router else self.nonce.encode() * (number % 7)
         self.frames = frames(self.payload, ask)
         self.final: dict[str, Any] = {}
-        self.heard = 0
+        self.received = 0
         self.yields = 0
         self.wrong: list[str] = []
 
@@ -103,7 +103,7 @@ class Peer(Wire):
         assert job is not None
         self._waits = None
         self._seq += 1
-        remaining_s = job.sent_at + job.ask.patience_s - self.loop.time()
+        remaining_s = job.sent_at + job.ask.client_timeout_s - self.loop.time()
         self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.sends_ttl else 0
         frame = {
             "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
@@ -143,7 +143,7 @@ class Peer(Wire):
         if job is None or self._waits is not None:
             self._machine.garbage.append(repr(reply))
             return
-        job.heard += 1
+        job.received += 1
         self._hold_against(job, reply)
         status = reply["status"]
         if status == "ok":
@@ -165,7 +165,7 @@ class Peer(Wire):
         hint_ms = reply.get("retry_hint_ms", 0)
         if not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
             job.wrong.append(f"has a hint of {hint_ms} ms")
-        if self.loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.patience_s:
+        if self.loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.client_timeout_s:
             self.abort("gave up")
         else:
             self._waits = self.loop.call_later(hint_ms / 1000, self._send)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import right
 from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorclient import Job
@@ -100,14 +100,14 @@ class GovernorJudge:
         for job in self._facts.jobs:
             if job.ended_at is None:
                 yield f"{job!r} has not ended"
-            elif not (job.end in FAULTLESS or self._was_refused(job) or self._is_half(job) or self._met_a_fault(job)):
+            elif not (job.end in FAULTLESS or self._was_refused(job) or self._is_half(job) or self._had_a_fault(job)):
                 yield f"{job!r} failed without a fault: {job.final}"
 
     def _is_half(self, job: Job) -> bool:
         """Whether the client half-closed within a line, and the governor reported that."""
         return job.ask.manner == "half" and job.end == "abort peer_gone"
 
-    def _met_a_fault(self, job: Job) -> bool:
+    def _had_a_fault(self, job: Job) -> bool:
         """Whether a fault overlapped the job, or ended less than `settle_s` before it."""
         ended = job.ended_at or 0.0
         return any(
@@ -133,7 +133,7 @@ class GovernorJudge:
                     yield f"{job!r} is done, and has no answer: {job.final}"
                 continue
             body = base64.b64decode(result["body_b64"])
-            verdict = judge(Heard(result["status"], body, False), job.nonce, MAX_TOKENS)
+            verdict = judge(Received(result["status"], body, False), job.nonce, MAX_TOKENS)
             if verdict not in (Verdict.RIGHT, Verdict.REFUSED) and not _shortened(job, body):
                 yield f"{job!r}: {verdict}: {result['status']} {body[:500]!r}"
             elif (job.end == "done") != (result["status"] == 200):
@@ -160,9 +160,9 @@ class GovernorJudge:
     def _nothing_runs_past_its_time(self) -> Iterator[str]:
         """A job with a stated time limit is not done after it, except for the time that faults account for."""
         for job in self._facts.jobs:
-            if job.end != "done" or not job.ask.sends_ttl or job.ended_at is None or self._met_a_fault(job):
+            if job.end != "done" or not job.ask.sends_ttl or job.ended_at is None or self._had_a_fault(job):
                 continue
-            late_s = job.ended_at - job.sent_at - job.ask.patience_s
+            late_s = job.ended_at - job.sent_at - job.ask.client_timeout_s
             if late_s > GRACE_S:
                 yield f"{job!r} was done {late_s * 1000:.0f} ms after its time"
 

@@ -31,14 +31,14 @@ payload and sends none of it.
 class JobAsk:
     """One job. Times in seconds; `begins_s` counts from the moment the cluster is up.
 
-    `patience_s`: the limit for retries after a yield. `chunks`: pieces of the payload. `sends_ttl`: whether the client
-    sends its time limit.
+    `client_timeout_s`: the limit for retries after a yield. `chunks`: pieces of the payload. `sends_ttl`: whether the
+    client sends its time limit.
     """
 
     begins_s: float
     machine: int
     manner: Manner
-    patience_s: float
+    client_timeout_s: float
     chunks: int
     pings: bool
     sends_ttl: bool
@@ -51,7 +51,7 @@ class JobAsk:
 
         Without a stated limit the job gets the backend's own, which is as long again, from its last frame on.
         """
-        return (1.5 if self.sends_ttl else 2.5) * self.patience_s
+        return (1.5 if self.sends_ttl else 2.5) * self.client_timeout_s
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def _job(made: Scenario, rng: Random, moment: float, manner: Manner, *, of_tail:
         begins_s=moment,
         machine=rng.randrange(made.machines),
         manner=manner,
-        patience_s=made.deadline_s,
+        client_timeout_s=made.deadline_s,
         chunks=rng.randint(1, 3),
         pings=rng.random() < 0.1,
         sends_ttl=rng.random() < 0.5,

@@ -16,7 +16,7 @@ import msgspec
 
 from loadtests.cluster.loop import BEGINS_S
 from loadtests.judging import rules
-from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import right
 from loadtests.judging.rules import Broken, Logged, Seen
 from loadtests.world.client import MAX_TOKENS, Try
@@ -219,7 +219,7 @@ class Judge:
 
     def _the_refused_are_not_invited_together(self) -> Iterator[str]:
         """Hints reserve capacity: no second has more invited retries than can be served in two."""
-        most = 2 * self._scenario.most_per_s + 20
+        limit = 2 * self._scenario.max_per_s + 20
         seconds = Counter(
             int(attempt.ended_at + attempt.hint_ms / 1000)
             for attempt in self._facts.tries
@@ -227,18 +227,18 @@ class Judge:
             and attempt.hint_ms < LAST_OF_BOOK_MS
         )  # fmt: skip
         for second, count in sorted(seconds.items()):
-            if count > most:
-                yield f"{count} are invited into second {second}, and at most {most:.0f} may be"
+            if count > limit:
+                yield f"{count} are invited into second {second}, and at most {limit:.0f} may be"
 
     def _a_drain_finishes_what_runs(self) -> Iterator[str]:
         """A request at a worker when the router drains is answered, unless a fault prevents it."""
         for attempt in self._facts.tries:
             lines = self._facts.logged.get(attempt.id, [])
             at_work = len(self._facts.received.get(attempt.nonce, [])) == 1
-            if at_work and lines and lines[0].outcome == "draining" and not self._met_a_fault(attempt):
+            if at_work and lines and lines[0].outcome == "draining" and not self._had_a_fault(attempt):
                 yield f"{attempt!r} ran when the router left, and was sent away: {lines[0]}"
 
-    def _met_a_fault(self, attempt: Try) -> bool:
+    def _had_a_fault(self, attempt: Try) -> bool:
         """Whether a fault other than a drain overlapped this try."""
         ended = attempt.ended_at or 0.0
         return any(
@@ -266,12 +266,14 @@ def _seen(attempt: Try, *, byzantine: bool) -> Seen:
     the text after it.
     """
     kind = attempt.headers.get(b"content-type", b"")
-    heard = Heard(attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete)
+    received = Received(
+        attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete
+    )
     shortened = b"max_tokens" in attempt.headers.get(b"x-weir-degraded", b"")
     texts = (right(attempt.nonce), "") if byzantine and attempt.ask.stream else ()
     return Seen(
         attempt.id, attempt.sent_at, attempt.ended_at, attempt.ask.deadline_s,
-        judge(heard, attempt.nonce, MAX_TOKENS, texts, shortened=shortened),
+        judge(received, attempt.nonce, MAX_TOKENS, texts, shortened=shortened),
         attempt.status, attempt.complete, attempt.left, attempt.hint_ms, attempt.invited, repr(attempt),
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ from services.runtime.server import Server
 from services.runtime.upstream_connection import UpstreamConnection
 from services.worker.engines.simulated import SimulatedEngine
 
-MOST_SEEDS = 200
+MAX_SEEDS = 200
 SIZE = 300
 
 Change = tuple[Any, str, Any]
@@ -107,7 +107,7 @@ async def _not_waiting(server: Server) -> None:
     raise TimeoutError
 
 
-async def _waiting_for_nobody(tasks: Any, grace_s: float) -> None:
+async def _without_waiting(tasks: Any, grace_s: float) -> None:
     for task in list(tasks):
         task.cancel()
     await asyncio.sleep(0)
@@ -204,8 +204,8 @@ BUGS = (
         "a drain waits for nobody",
         9,
         (Server, "_wait_tasks_to_complete", _not_waiting),
-        (serve, "let_end", _waiting_for_nobody),
-        (drain, "let_end", _waiting_for_nobody),
+        (serve, "let_end", _without_waiting),
+        (drain, "let_end", _without_waiting),
     ),
     Bug("a deadline is not watched", 3, (DeadlineTimer, "_fire", lambda timer: None)),
     Bug("the queue has no bound", 10, (QueueUsage, "limit_exceeded_by", lambda usage, *arguments: None)),
@@ -236,7 +236,7 @@ class Found:
     broken: str = ""
 
 
-def hunt(bug: Bug, seeds: range = range(1, MOST_SEEDS + 1), size: int = SIZE) -> Found:
+def hunt(bug: Bug, seeds: range = range(1, MAX_SEEDS + 1), size: int = SIZE) -> Found:
     """Play seeds with the bug until one has a violation."""
     with bug.planted():
         for seed in seeds:
@@ -250,7 +250,7 @@ def main() -> int:
     """Hunt each bug and print the result. Exit status 1 if one was not found."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.world.planted", description="Does the world find bugs?")
     parser.add_argument("--only", default="", help="only bugs whose name contains this")
-    parser.add_argument("--seeds", type=int, default=MOST_SEEDS)
+    parser.add_argument("--seeds", type=int, default=MAX_SEEDS)
     wanted = parser.parse_args()
     bugs = [bug for bug in BUGS if wanted.only in bug.name]
     hunted: list[Found] = []

@@ -28,7 +28,7 @@ from services.runtime.serve import Process
 BEGINS_S = 1.5
 """Seconds after the start of the nodes; the router has probed its workers by then."""
 NAIVE_RETRIES, HINT_RETRIES = 3, 2
-PATIENCE = 2.0
+CLIENT_TIMEOUT = 2.0
 """Deadlines after the last request by which every try must have ended."""
 
 Trace = Callable[[float, str, str, str], None]
@@ -135,7 +135,7 @@ class Play:
             self._arrivals(zero, load)
         self._governed.begin(zero)
         await asyncio.sleep(self.scenario.ends_s)
-        await asyncio.sleep(PATIENCE * self.scenario.deadline_s)
+        await asyncio.sleep(CLIENT_TIMEOUT * self.scenario.deadline_s)
         await self._settle()
 
     # Clients

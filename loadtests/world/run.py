@@ -97,7 +97,7 @@ def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Result]:
 
 
 def many(
-    seeds: range, *, size: int, seconds: float, jobs: int, kept: Record | None, tell: Callable[[Result], None]
+    seeds: range, *, size: int, seconds: float, jobs: int, kept: Record | None, report: Callable[[Result], None]
 ) -> Totals:
     """Play the seeds that the record lacks for at most `seconds` (0: all), and sum up all."""
     totals = Totals()
@@ -116,5 +116,5 @@ def many(
             if kept is not None:
                 kept.add(result)
             if result.violations:
-                tell(result)
+                report(result)
     return totals

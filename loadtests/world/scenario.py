@@ -127,7 +127,7 @@ class Scenario:
         return self._answers_per_s([worker for worker in self.workers if not worker.evil], prompt_tokens)
 
     @property
-    def most_per_s(self) -> float:
+    def max_per_s(self) -> float:
         """An upper bound of all workers' answers per second: prompts cost nothing.
 
         Byzantine workers count too, with the speed that they announce.

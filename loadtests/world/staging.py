@@ -99,10 +99,12 @@ def _group(group: TenantGroup) -> Group:
     if manner is None:
         raise LabError(f"tenants.{group.name}.retries.wait: the world has no {group.retries.wait}.")
     deadline_s = _number(group, group.deadline_s, "deadline_s")
-    patience = group.patience_s
-    patience_s = deadline_s + LEAVES_AFTER_S if patience is None else _number(group, patience, "patience_s")
+    timeout = group.client_timeout_s
+    client_timeout_s = deadline_s + LEAVES_AFTER_S if timeout is None else _number(group, timeout, "client_timeout_s")
     retries = group.retries.attempts
-    return Group(group.name, group.count, deadline_s, patience_s, group.stream, manner if retries else "none", retries)
+    return Group(
+        group.name, group.count, deadline_s, client_timeout_s, group.stream, manner if retries else "none", retries
+    )
 
 
 def _loads(group: Group, source: TenantGroup, file: ScenarioFile, service_s: float) -> Iterator[Load]:

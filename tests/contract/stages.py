@@ -19,7 +19,7 @@ from tests.retrieval.cacherig import Rig, rigged
 from tests.virtual import run
 
 TAKES_S = 0.001  # an exchange with the fake: whoever is cut off in the middle of one is to find a middle
-MOST_BYTES = 64 << 20  # as the session's server is started
+MAX_BYTES = 64 << 20  # as the session's server is started
 
 
 class CacheStage(Protocol):
@@ -94,7 +94,7 @@ class RealCache:
         try:
             yield
         finally:
-            self._configure("allkeys-lru", max_bytes=MOST_BYTES)
+            self._configure("allkeys-lru", max_bytes=MAX_BYTES)
 
     def _configure(self, policy: str, *, max_bytes: int) -> None:
         for name, value in (("maxmemory-policy", policy), ("maxmemory", max_bytes)):

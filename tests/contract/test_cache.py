@@ -267,9 +267,9 @@ def test_requests_that_are_cut_off_never_get_each_others_answers(cache: CacheSta
         while rig.counted("stored") < len(keys):
             await asyncio.sleep(0.005)
 
-        async def ask(number: int, patience_s: float) -> None:
+        async def ask(number: int, client_timeout_s: float) -> None:
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(client_timeout_s):
                     kept = await rig.get(keys[number])
             except TimeoutError:
                 return

@@ -15,7 +15,7 @@ import msgspec
 from loadtests.faults.evil.row import Row
 from loadtests.faults.evil.worker import EvilWorker, honest
 from loadtests.faults.evil.worker import running as answering
-from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import NONCE, nonce, prompt, right, tokens
 from services.contracts.generate import Done, GenerateRequest, Timings, Token, Usage
 from services.runtime.http import Exchange
@@ -27,7 +27,7 @@ MAX_TOKENS = 40
 PLENTY_MS = 20_000
 SOON_MS = 500  # where a trick is over only by a deadline
 SILENCE_S = 0.2
-MOST_TRIES = 12  # until one of two workers is asked that take turns
+MAX_TRIES = 12  # until one of two workers is asked that take turns
 NUMBERS = count(1)
 
 
@@ -57,7 +57,7 @@ class Pair:
     good: FakeWorker
     verdicts: list[Verdict]
 
-    async def ask(self, path: str, *, stream: bool, deadline_ms: int = PLENTY_MS) -> tuple[str, Verdict, Heard]:
+    async def ask(self, path: str, *, stream: bool, deadline_ms: int = PLENTY_MS) -> tuple[str, Verdict, Received]:
         """One question through the router: its nonce, and what its client may believe."""
         mark = nonce(next(NUMBERS))
         body: dict[str, Any] = {"stream": stream, "max_tokens": MAX_TOKENS}
@@ -67,7 +67,7 @@ class Pair:
             body |= {"messages": [{"role": "user", "content": prompt(mark)}]}
         reply = await self.stand.post(path, body, x_weir_deadline_ms=str(deadline_ms))
         kind = reply.headers.get("content-type", "")
-        heard = Heard(reply.status_code, reply.content, kind.startswith("text/event-stream"))
+        heard = Received(reply.status_code, reply.content, kind.startswith("text/event-stream"))
         verdict = judge(heard, mark, MAX_TOKENS)
         if verdict is Verdict.RIGHT:
             assert heard.stream == stream
@@ -79,9 +79,9 @@ class Pair:
         workers = self.stand.dispatcher.fleet.workers
         await until(lambda: all(worker.live and not worker.resting for worker in workers), "both workers are up")
 
-    async def ask_evil(self, path: str, *, stream: bool, deadline_ms: int) -> tuple[Verdict, Heard]:
+    async def ask_evil(self, path: str, *, stream: bool, deadline_ms: int) -> tuple[Verdict, Received]:
         """Ask until the evil worker is asked; whoever is not sent there gets a right answer."""
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             await self.until_both_are_up()
             mark, verdict, heard = await self.ask(path, stream=stream, deadline_ms=deadline_ms)
             if mark in self.evil.asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 PIECES = (
     b"\r\n", b"\n\n", b":", b",", b'"', b"\\", b"{", b"}", b"[", b"]", b"=", b";", b"&", b"%", b"\x00", b"\xff",
     b"\xed\xa0\x80",
@@ -22,7 +22,7 @@ def mutants(seeds: Sequence[bytes], chance: random.Random) -> Iterator[bytes]:
         data = bytearray(chance.choice(seeds))
         for _ in range(chance.randint(1, 8)):
             _change(data, chance)
-        yield bytes(data[:MOST_BYTES])
+        yield bytes(data[:MAX_BYTES])
 
 
 def _change(data: bytearray, chance: random.Random) -> None:

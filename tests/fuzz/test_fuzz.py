@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.fuzz.cutting import cut
-from tests.fuzz.mutating import MOST_BYTES, mutants
+from tests.fuzz.mutating import MAX_BYTES, mutants
 from tests.fuzz.targets import TARGETS
 
 INPUTS = 300
@@ -26,7 +26,7 @@ def test_a_reader_of_strangers_bytes_refuses_what_it_declares_and_nothing_else(n
 def test_the_same_seed_gives_the_same_inputs_within_their_size() -> None:
     first, second = (list(itertools.islice(mutants((b"abc", b"def"), random.Random(3)), 200)) for _ in range(2))
     assert first == second
-    assert max(map(len, first)) <= MOST_BYTES
+    assert max(map(len, first)) <= MAX_BYTES
 
 
 def test_cutting_changes_no_byte() -> None:

@@ -18,7 +18,7 @@ from tests.retrieval.fakes import Lines, metrics, passage
 from tests.virtual import run
 
 SECRET = b"a secret of the tests"
-PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
+CLIENT_TIMEOUT_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
 KEY = CacheKey("demo", "How does a weir work?", "model-1")
 PARAMS = SearchParams(1.0, 5)
 RESULTS = [passage("one", 0.1), passage("two", 0.2)]
@@ -27,10 +27,10 @@ RESULTS = [passage("one", 0.1), passage("two", 0.2)]
 class Rig:
     """A cache, the client under it, and what it counted."""
 
-    def __init__(self, url: str, *, timeout_s: float = PATIENCE_S, **breaker: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float = CLIENT_TIMEOUT_S, **breaker: float) -> None:
         self.metrics: RetrievalMetrics = metrics()
         self.lines = Lines()
-        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4, write_timeout_s=PATIENCE_S)
+        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4, write_timeout_s=CLIENT_TIMEOUT_S)
         self.cache = Cache(
             self.client,
             Breaker(**breaker),  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ class Rig:
             log=self.lines.log,
             secret=SECRET,
             chance=random.Random(1),
-            write_timeout_s=PATIENCE_S,
+            write_timeout_s=CLIENT_TIMEOUT_S,
         )
 
     def counted(self, result: str) -> float:
@@ -80,7 +80,7 @@ class Rig:
     async def get(
         self, key: CacheKey = KEY, *, params: SearchParams = PARAMS, version: int | None = 7, ttl_s: float = 60.0
     ) -> CachedResult | None:
-        return await self.cache.get(key, params=params, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
+        return await self.cache.get(key, params=params, version=version, ttl_s=ttl_s, budget_s=8 * CLIENT_TIMEOUT_S)
 
 
 @asynccontextmanager

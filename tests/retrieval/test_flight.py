@@ -292,13 +292,13 @@ def test_whatever_the_order_of_coming_and_going_no_two_runs_of_a_key_serve_at_on
                 raise OSError
             return 1
 
-        async def visit(key: str, at_s: float, patience_s: float) -> None:
+        async def visit(key: str, at_s: float, client_timeout_s: float) -> None:
             await asyncio.sleep(at_s)
-            deadline = asyncio.get_running_loop().time() + patience_s
+            deadline = asyncio.get_running_loop().time() + client_timeout_s
             began = asyncio.get_running_loop().time()
             with contextlib.suppress(DeadlineExceeded, OSError):
                 await flights.join(key, lambda: work(key), deadline=deadline)
-            assert asyncio.get_running_loop().time() - began <= patience_s + 1e-9
+            assert asyncio.get_running_loop().time() - began <= client_timeout_s + 1e-9
 
         tasks = [asyncio.ensure_future(visit(*each)) for each in visits]
         await asyncio.sleep(2.0)

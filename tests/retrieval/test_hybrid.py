@@ -25,7 +25,7 @@ MODEL = "a model"
 NUMBER = 150
 GRAPH, WORDS = "vectors_by_distance", "words_by_key"
 EXACTLY, BY_GRAPH = 10_000, 0
-MOST_WORDS, MOST_CHUNKS = 16, 101
+MAX_WORDS, MOST_CHUNKS = 16, 101
 HIDDEN = 77
 ASKED = "What does EXACT_SEARCH_CHUNKS do?"
 HOSTILE = [
@@ -216,7 +216,7 @@ async def bounded(connection: Any, query: str) -> int:
         await connection.fetch("SELECT FROM weir_search_words($1, 50)", query)
         looked_up, whole_table, own_key, chunks = await counts(connection) - before
     assert whole_table == own_key == 0
-    assert looked_up <= MOST_WORDS
+    assert looked_up <= MAX_WORDS
     assert chunks <= looked_up * MOST_CHUNKS
     return int(looked_up)
 

@@ -366,7 +366,7 @@ def test_a_connection_that_comes_back_is_not_lent_to_one_who_has_run_out_of_time
 
 def test_a_crowd_that_needs_three_times_what_there_is_does_not_cost_those_who_can_be_served() -> None:
     """Ten connections' worth of arrivals come to three: as many answers in time as the three can give, less a tenth."""
-    takes_s, patience_s, every_s, seconds = 0.02, 0.1, 0.002, 4.0
+    takes_s, client_timeout_s, every_s, seconds = 0.02, 0.1, 0.002, 4.0
 
     async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
@@ -374,7 +374,7 @@ def test_a_crowd_that_needs_three_times_what_there_is_does_not_cost_those_who_ca
 
         async def one() -> None:
             nonlocal in_time
-            deadline = loop.time() + patience_s
+            deadline = loop.time() + client_timeout_s
             try:
                 connection = await pool.take(deadline, takes_s)
             except PoolBusy:

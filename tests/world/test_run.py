@@ -66,7 +66,7 @@ def test_only_the_seeds_that_are_not_in_the_record_are_played_and_all_are_added_
     opened(path).add(result(CHEAP_SEED - 1, "a promise was broken"))
     told: list[Result] = []
     seeds = range(CHEAP_SEED - 1, CHEAP_SEED + 1)
-    totals = many(seeds, size=SIZE, seconds=0, jobs=1, kept=opened(path), tell=told.append)
+    totals = many(seeds, size=SIZE, seconds=0, jobs=1, kept=opened(path), report=told.append)
     assert (totals.seeds, totals.broken, told) == (2, [CHEAP_SEED - 1], [])
     kept = opened(path).played
     assert list(kept) == [CHEAP_SEED - 1, CHEAP_SEED]
@@ -74,4 +74,4 @@ def test_only_the_seeds_that_are_not_in_the_record_are_played_and_all_are_added_
 
 
 def test_no_seed_is_begun_after_the_time_that_was_given() -> None:
-    assert many(range(1, 100), size=SIZE, seconds=1e-9, jobs=1, kept=None, tell=print).seeds == 0
+    assert many(range(1, 100), size=SIZE, seconds=1e-9, jobs=1, kept=None, report=print).seeds == 0

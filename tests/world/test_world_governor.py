@@ -59,5 +59,5 @@ def test_what_breaks_a_promise_of_the_governors_is_named() -> None:
     assert any("jobs were started" in what for what in GovernorJudge(facts).verdicts())
     facts.executed -= 1
     one.ask = replace(one.ask, sends_ttl=True)
-    one.ended_at = one.sent_at + one.ask.patience_s + 1
+    one.ended_at = one.sent_at + one.ask.client_timeout_s + 1
     assert any("after its time" in what for what in GovernorJudge(facts).verdicts())

@@ -13,7 +13,7 @@ from services.governor.client import Client, Effort, Reply, SendFailed, connect
 
 EVERY_S = 0.02
 MAX_RETRIES = 50  # the default of the original's client
-PATIENCE_S = 120.0
+CLIENT_TIMEOUT_S = 120.0
 PAYLOAD = b"hello world!"
 ROWS = 16
 COUNTED = ("heptamini_backend_inflight", "heptamini_executed_total", "heptamini_yielded_total")
@@ -37,8 +37,8 @@ class Burst:
     seconds: float = 0.0
     done: int = 0
     yielded: int = 0
-    most_inflight: int = 0
-    most_yields: int = 0
+    max_inflight: int = 0
+    max_yields: int = 0
     refused_within_s: float = 0.0
     states: list[State] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ async def coming_back(clients: int, stub_s: float, cap: int = 1) -> Burst:
 async def _burst(burst: Burst, retries: int) -> Burst:
     """Runs a burst. All clients are connected before the first of them writes."""
     loop = asyncio.get_running_loop()
-    effort = Effort(timeout_s=PATIENCE_S, retries=retries, longest_wait_s=PATIENCE_S)
+    effort = Effort(timeout_s=CLIENT_TIMEOUT_S, retries=retries, longest_wait_s=CLIENT_TIMEOUT_S)
     async with governor(cap=burst.cap, stub_ms=burst.stub_s * 1000) as subject:
         address = ("127.0.0.1", subject.port)
         clients = [
@@ -82,9 +82,9 @@ class _Replies:
 
     def add(self, reply: Reply) -> None:
         burst = self._burst
-        burst.most_inflight = max(burst.most_inflight, receipt(reply, "backend.inflight"))
+        burst.max_inflight = max(burst.max_inflight, receipt(reply, "backend.inflight"))
         self._yields += reply["status"] == "yield"
-        burst.most_yields = max(burst.most_yields, self._yields)
+        burst.max_yields = max(burst.max_yields, self._yields)
 
 
 async def _send(client: Client, burst: Burst, began: float) -> None:
@@ -102,7 +102,7 @@ async def _watched(subject: Subject, burst: Burst, began: float) -> None:
     while True:
         at_s = loop.time() - began
         state = State(at_s, *map(int, await subject.metric(*COUNTED)))
-        burst.most_inflight = max(burst.most_inflight, state.inflight)
+        burst.max_inflight = max(burst.max_inflight, state.inflight)
         burst.states.append(state)
         await asyncio.sleep(EVERY_S)
 
@@ -113,10 +113,10 @@ def figures(once: Burst, *others: Burst) -> Iterator[Figure]:
     yield Figure("yielded, at once", once.yielded, "clients", once.clients - 1)
     for burst in others:
         note = f"{burst.title}; {burst.seconds:.1f} s, the minimum is {burst.done * burst.stub_s / burst.cap:.1f} s"
-        note += f"; no client was asked to retry more than {burst.most_yields} times"
+        note += f"; no client was asked to retry more than {burst.max_yields} times"
         yield Figure(f"served of {burst.clients}, with retries", burst.done, "clients", burst.clients, note=note)
     all_of_them = (once, *others)
-    beyond = max(burst.most_inflight - burst.cap for burst in all_of_them)
+    beyond = max(burst.max_inflight - burst.cap for burst in all_of_them)
     scrapes = sum(len(burst.states) for burst in all_of_them)
     note = f"over every reply and {scrapes:,} scrapes"
     yield at_most("jobs beyond the cap at any time", max(0, beyond), 0, "jobs", note)

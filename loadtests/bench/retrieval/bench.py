@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from loadtests.bench.retrieval import measure as measuring
-from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW
+from loadtests.bench.retrieval.load import KNOWN, NEW, REFRESHED
 from loadtests.bench.retrieval.measure import BOUND_MS, RATES, Line
 from loadtests.bench.retrieval.stand import BUDGET_MS, standing
 from loadtests.report.figure import Figure, held, number
@@ -35,9 +35,9 @@ CONDITIONS = """\
 ## Every condition under the same load
 
 A retrieval has a budget of {budget} ms, and 99 of 100 answers have to arrive within {bound:g} ms. Questions are sent at
-{rate:g} a second (Poisson) without waiting for answers: {known:g} that are known, {anew:g} that are known but accept
-kept answers only if a search fails, and {new:g} that are new. Time counts from the intended send time; a question
-without an answer counts as infinite. The client's own lateness is part of that time, and has its own column.
+{rate:g} a second (Poisson) without waiting for answers: {known:g} that are known, {refreshed:g} that are known but
+accept kept answers only if a search fails, and {new:g} that are new. Time counts from the intended send time; a
+question without an answer counts as infinite. The client's own lateness is part of that time, and has its own column.
 
 Each condition lasts {seconds:g} s under load. Counting starts at the moment of the fault, so the first affected
 questions are included. The last column is the time until the service had fully recovered afterwards.
@@ -75,7 +75,7 @@ async def measure(options: Options, say: Say) -> Result:
 def result(lines: Sequence[Line], speed: Sequence[Figure], options: Options) -> Result:
     conditions = measuring.figures(lines)
     about = CONDITIONS.format(
-        budget=BUDGET_MS, bound=BOUND_MS, rate=sum(RATES.values()), known=RATES[KNOWN], anew=RATES[ANEW],
+        budget=BUDGET_MS, bound=BOUND_MS, rate=sum(RATES.values()), known=RATES[KNOWN], refreshed=RATES[REFRESHED],
         new=RATES[NEW], seconds=options.seconds,
     )  # fmt: skip
     blocks: list[Block] = [

@@ -1,8 +1,8 @@
 """Questions at a rate that does not depend on the answers, and their results.
 
-    known   asked before, and answered from the cache
-    anew    asked before, but a kept answer is accepted only if a search fails
-    new     never asked before
+    known       asked before, and answered from the cache
+    refreshed   asked before, but a kept answer is accepted only if a search fails
+    new         never asked before
 
 Latency counts from the intended send time. The client's own lateness is part of it, and is also reported separately.
 """
@@ -28,7 +28,7 @@ from loadtests.load.figures import quantile_of
 from loadtests.load.ledger import LATE, ON_TIME, Row
 from loadtests.load.rates import at_rates
 
-KNOWN, ANEW, NEW = "known", "anew", "new"
+KNOWN, REFRESHED, NEW = "known", "refreshed", "new"
 FRESH_S = 300.0
 
 
@@ -69,7 +69,7 @@ class Questions:
     def bytes_of(self, ask: Ask, number: int) -> bytes:
         kind = ask.tenant.name
         query = next(self._new) if kind == NEW else self._known[number % len(self._known)]
-        return self.request(query, 0.0 if kind == ANEW else FRESH_S)
+        return self.request(query, 0.0 if kind == REFRESHED else FRESH_S)
 
     def request(self, query: str, ttl_s: float = FRESH_S, *, hybrid: bool = True) -> bytes:
         body = {

@@ -14,16 +14,20 @@ from functools import partial
 
 from loadtests.bench.retrieval.corpus import questions
 from loadtests.bench.retrieval.faults import CONDITIONS
-from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Seen, offered
+from loadtests.bench.retrieval.load import KNOWN, NEW, REFRESHED, Questions, Seen, offered
 from loadtests.bench.retrieval.stand import BUDGET_MS, Service, Stand
 from loadtests.cluster.usage import rss_mb
-from loadtests.load.closed import Tally, closed_loop, closed_number, post
+from loadtests.load.closed import LoopResults, closed_loop, closed_number, post
 from loadtests.paths import ROOT
 from loadtests.report.figure import Figure, at_most
 from loadtests.report.progress import Say
 
 BOUND_MS = 1.25 * BUDGET_MS
-RATES = {KNOWN: 20.0, ANEW: 10.0, NEW: 10.0}  # a second; two in four need a vector, which takes most processor time
+RATES = {
+    KNOWN: 20.0,
+    REFRESHED: 10.0,
+    NEW: 10.0,
+}  # a second; two in four need a vector, which takes most processor time
 KNOWN_QUESTIONS = 20
 LATE_MS = 5.0  # from here on the client's own lateness is noted
 KNOW_WITHIN_S = 20.0
@@ -106,8 +110,8 @@ async def speed(stand: Stand, seconds: float) -> list[Figure]:
         found = []
         for name, source, target, request, numbers in loads:
             for clients in numbers:
-                tally = await closed_loop(service.port, request, clients, seconds, judge=source_of)
-                found.append(_throughput(name, tally, clients, source, target))
+                results = await closed_loop(service.port, request, clients, seconds, judge=source_of)
+                found.append(_throughput(name, results, clients, source, target))
         for name, kind, rate in (("cached", KNOWN, CACHED_PER_S), ("uncached", NEW, UNCACHED_PER_S)):
             await service.until_well()
             await know(service, asked)
@@ -116,14 +120,14 @@ async def speed(stand: Stand, seconds: float) -> list[Figure]:
     return found
 
 
-def _throughput(kind: str, tally: Tally, clients: int, wanted: str, target: float | None) -> Figure:
+def _throughput(kind: str, results: LoopResults, clients: int, wanted: str, target: float | None) -> Figure:
     """Counts only answers from `wanted`. A single client waits for each answer, so it has no target."""
-    others = tally.per_second - tally.rate_of(wanted)
-    note_text = f"p50 {tally.quantile_ms(0.5):.1f} ms, p99 {tally.quantile_ms(0.99):.1f} ms"
+    others = results.per_second - results.rate_of(wanted)
+    note_text = f"p50 {results.quantile_ms(0.5):.1f} ms, p99 {results.quantile_ms(0.99):.1f} ms"
     if others:
         note_text += f"; {others:,.0f}/s more were answered within their budget without a result for lack of time"
     name = f"{kind}, precomputed vectors, {clients} client{'s' if clients > 1 else ''}"
-    return Figure(name, tally.rate_of(wanted), "requests/s", target if clients > 1 else None, note=note_text)
+    return Figure(name, results.rate_of(wanted), "requests/s", target if clients > 1 else None, note=note_text)
 
 
 async def embedder(stand: Stand, seconds: float) -> list[Figure]:

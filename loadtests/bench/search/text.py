@@ -26,7 +26,7 @@ FOLDER = ROOT / ".weir" / "recall"
 AT_ONCE = 256
 SAY_EVERY = 40 * AT_ONCE
 ROW_BYTES = DIMENSIONS * 4
-LEAST, MOST = 24, 300  # characters
+MIN_LENGTH, MAX_LENGTH = 24, 300  # characters
 MIN_WORDS = 5
 MIN_LETTERS = 0.7  # of all characters: the rest is code, tables, rulers
 
@@ -90,7 +90,7 @@ def of_text(text: str) -> Iterator[str]:
     """The parts that start and end like a sentence and are mostly words."""
     for part in _BETWEEN.split(text):
         sentence = " ".join(part.split())
-        if not LEAST <= len(sentence) <= MOST or not sentence[0].isupper() or sentence[-1] not in ".!?":
+        if not MIN_LENGTH <= len(sentence) <= MAX_LENGTH or not sentence[0].isupper() or sentence[-1] not in ".!?":
             continue
         words = _WORD.findall(sentence)
         if len(words) >= MIN_WORDS and sum(map(len, words)) >= MIN_LETTERS * len(sentence):

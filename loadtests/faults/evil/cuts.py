@@ -13,7 +13,7 @@ Part = Callable[[Talk], bytes]
 
 
 def _half_a_line(talk: Talk) -> bytes:
-    next_piece = talk.pieces[len(talk.begun)]
+    next_piece = talk.pieces[len(talk.started)]
     return talk.beginning() + chunks(next_piece[: len(next_piece) // 2])
 
 
@@ -24,11 +24,11 @@ def _half_a_character(talk: Talk) -> bytes:
 
 
 def _half_a_chunk(talk: Talk) -> bytes:
-    return talk.beginning() + chunks(talk.pieces[len(talk.begun)])[:-7]
+    return talk.beginning() + chunks(talk.pieces[len(talk.started)])[:-7]
 
 
 def _all_but_the_end(talk: Talk) -> bytes:
-    return talk.head() + chunks(*(talk.words if talk.stream else talk.begun))
+    return talk.head() + chunks(*(talk.words if talk.stream else talk.started))
 
 
 def _finished_but_not_done(talk: Talk) -> bytes:

@@ -21,11 +21,11 @@ def _whole(talk: Talk) -> bytes:
 
 
 def _first_part(talk: Talk) -> bytes:
-    return b"".join(talk.begun)
+    return b"".join(talk.started)
 
 
 def _second_part(talk: Talk) -> bytes:
-    return b"".join(talk.pieces[len(talk.begun) :])
+    return b"".join(talk.pieces[len(talk.started) :])
 
 
 def _in_chunks(talk: Talk) -> bytes:
@@ -54,7 +54,7 @@ def framed(*framing: bytes) -> Trick:
     return sends(answer, then=Talk.finish)
 
 
-def after_begun(more: bytes) -> Trick:
+def after_start(more: bytes) -> Trick:
     """A trick: a chunked answer begins, then these bytes replace the next chunk."""
     return sends(Talk.beginning, lambda talk: more + _second_part(talk), then=Talk.finish)
 
@@ -76,7 +76,7 @@ length_too_short_at_once = sends(lambda talk: talk.head(length(len(_first_part(t
 length_and_chunks = sends(lambda talk: talk.head(length(talk.size), CHUNKED) + _in_chunks(talk))
 chunks_and_short_length = sends(lambda talk: talk.head(CHUNKED, length(len(_first_part(talk)))) + _in_chunks(talk))
 last_chunk_too_early = sends(
-    Talk.beginning, lambda talk: LAST_CHUNK + chunks(*talk.pieces[len(talk.begun) :]) + LAST_CHUNK
+    Talk.beginning, lambda talk: LAST_CHUNK + chunks(*talk.pieces[len(talk.started) :]) + LAST_CHUNK
 )
 giant_headers = sends(lambda talk: talk.head(b"x-fill: " + b"a" * HEADERS_BYTES + b"\r\n", CHUNKED) + _in_chunks(talk))
 compressed = sends(lambda talk: talk.head(*CODINGS) + chunks(gzip.compress(_whole(talk), mtime=0)) + LAST_CHUNK)
@@ -94,10 +94,10 @@ FRAMING = (
     Row("no framing, whole", sends(lambda talk: talk.head(CLOSE) + _whole(talk), then=Talk.finish)),
     Row("no framing, cut", sends(lambda talk: talk.head(CLOSE) + _first_part(talk), then=Talk.finish), CUT),
     Row("a transfer coding that nobody knows", framed(b"transfer-encoding: bogus\r\n")),
-    Row("a chunk's size that is no number", after_begun(b"zz\r\n"), CUT),
-    Row("a chunk's size beyond 64 bits", after_begun(b"ffffffffffffffffff\r\n"), CUT),
-    Row("a chunk larger than it says", after_begun(b"2\r\nabcdef\r\n"), CUT),
-    Row("a negative chunk", after_begun(b"-5\r\n"), CUT),
+    Row("a chunk's size that is no number", after_start(b"zz\r\n"), CUT),
+    Row("a chunk's size beyond 64 bits", after_start(b"ffffffffffffffffff\r\n"), CUT),
+    Row("a chunk larger than it says", after_start(b"2\r\nabcdef\r\n"), CUT),
+    Row("a negative chunk", after_start(b"-5\r\n"), CUT),
     Row("the terminating chunk too early", last_chunk_too_early, CUT),
     Row("no head at all", sends(_whole, then=Talk.finish)),
     Row("a status that is no status", status(b"2000 OK")),

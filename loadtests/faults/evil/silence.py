@@ -31,7 +31,7 @@ async def trickled_head(talk: Talk) -> None:
 
 async def giant_line(talk: Talk) -> None:
     """An event of 20 MB, then the rest of the answer."""
-    await talk.send(talk.head(), chunks(*(talk.begun if talk.stream else ())))
+    await talk.send(talk.head(), chunks(*(talk.started if talk.stream else ())))
     for _ in range(20):
         await talk.send(chunks(b" " * MEGABYTE))
     await talk.send(chunks(*talk.rest), LAST_CHUNK)
@@ -41,7 +41,7 @@ silence_before_the_end = then_silence(lambda talk: talk.head() + chunks(*talk.pi
 trickle = sends_for_ever(Talk.beginning, again=lambda talk: chunks(b" "), every_s=TRICKLE_S)
 no_line_ever = sends_for_ever(Talk.beginning, again=lambda talk: chunks(b"x" * 65_536))
 tokens_for_ever = sends_for_ever(
-    lambda talk: talk.head() + chunks(*(talk.words if talk.stream else talk.begun)),
+    lambda talk: talk.head() + chunks(*(talk.words if talk.stream else talk.started)),
     again=lambda talk: chunks(*[talk.token("")] * 100),
 )
 comments_for_ever = sends_for_ever(Talk.beginning, again=lambda talk: chunks(STILL_HERE), every_s=TRICKLE_S)

@@ -29,7 +29,7 @@ def _finish(reason: str | None) -> Body:
     def make(talk: Talk) -> tuple[bytes, ...]:
         if not talk.stream:
             return (json.dumps(talk.completion(reason)).encode(),)
-        return (*talk.words[len(talk.begun) :], sse(talk.chunk({}, reason)), DONE)
+        return (*talk.words[len(talk.started) :], sse(talk.chunk({}, reason)), DONE)
 
     return make
 
@@ -45,7 +45,7 @@ def _after_done(talk: Talk) -> tuple[bytes, ...]:
 
 
 def _fault_after_finish(talk: Talk) -> tuple[bytes, ...]:
-    return (*talk.pieces[len(talk.begun) : -1], sse(FAULT), DONE) if talk.stream else (json.dumps(FAULT).encode(),)
+    return (*talk.pieces[len(talk.started) : -1], sse(FAULT), DONE) if talk.stream else (json.dumps(FAULT).encode(),)
 
 
 def _model(talk: Talk) -> tuple[bytes, ...]:

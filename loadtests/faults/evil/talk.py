@@ -73,14 +73,14 @@ class Talk:
         return [self.token(text) for text in self.answer]
 
     @property
-    def begun(self) -> list[bytes]:
+    def started(self) -> list[bytes]:
         """An incomplete answer: the first three events, or the first half."""
         return self.pieces[:3] if self.stream else self.pieces[:1]
 
     @property
     def rest(self) -> list[bytes]:
         """What follows `begun`; for an answer that is not streamed, all of it."""
-        return self.pieces[len(self.begun) if self.stream else 0 :]
+        return self.pieces[len(self.started) if self.stream else 0 :]
 
     @property
     def size(self) -> int:
@@ -149,7 +149,7 @@ class Talk:
 
     def beginning(self) -> bytes:
         """The head and `begun`, in chunks."""
-        return self.head() + chunks(*self.begun)
+        return self.head() + chunks(*self.started)
 
     async def send(self, *data: bytes) -> None:
         """Write at once, and wait until it can be read."""

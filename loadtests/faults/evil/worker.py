@@ -12,7 +12,7 @@ from loadtests.faults.evil.talk import Json, Talk, length
 
 Trick = Callable[[Talk], Awaitable[None]]
 MAX_BODY_BYTES = 1_048_576
-MOST_REMEMBERED = 1000
+MAX_REMEMBERED = 1000
 QUESTIONS = ("/generate", "/chat/completions", "/completions")
 
 
@@ -116,7 +116,7 @@ class EvilWorker:
             count += 1
             self.count += 1
             self.asked.append(talk.nonce)
-            del self.asked[:-MOST_REMEMBERED]
+            del self.asked[:-MAX_REMEMBERED]
             trick = honest if self.reformed else self._choose(talk)
             self.played += trick is not honest
             await _until_gone(trick(talk), reader)

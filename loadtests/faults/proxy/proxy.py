@@ -39,7 +39,7 @@ class FaultProxy:
         self.port = listen
         self.accepted = 0
         self._to = (host, port)
-        self._most = connections
+        self._limit = connections
         self._chance = Random(seed)
         self._conditions = Conditions()
         self._server: asyncio.Server | None = None
@@ -103,7 +103,7 @@ class FaultProxy:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        if self.fault.mode in (Mode.RESET, Mode.REFUSE) or len(self._running) >= self._most:
+        if self.fault.mode in (Mode.RESET, Mode.REFUSE) or len(self._running) >= self._limit:
             _abort(writer)
             return
         task = asyncio.get_running_loop().create_task(self._carry(reader, writer))

@@ -25,13 +25,13 @@ from loadtests.faults.evil.row import BOTH
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
 from loadtests.report.progress import SAY_EVERY_S, Say
-from loadtests.runs.integrity import deck, logs
+from loadtests.runs.integrity import logs, schedule
 from loadtests.runs.integrity.checker import AFTERMATH_S, UNWRITTEN_S, Checked, Checker, Entry, Worked, by_id
-from loadtests.runs.integrity.deck import Card
-from loadtests.runs.integrity.havoc import Havoc
+from loadtests.runs.integrity.injection import FaultInjector
 from loadtests.runs.integrity.listener import Listener
 from loadtests.runs.integrity.parts import Done, Kind, Part
 from loadtests.runs.integrity.questions import Kept, Questions, asks, plan_of
+from loadtests.runs.integrity.schedule import PlannedFault
 from loadtests.stillness import Stillness
 
 DEADLINE_MS = 2000.0
@@ -46,16 +46,16 @@ SETTLED_WITHIN_S = 20.0
 class Profile:
     """The setup of a kind of part. `wired`: the share of clients with a wire of their own before the router."""
 
-    cards: Callable[[int], Iterator[Card]]
+    cards: Callable[[int], Iterator[PlannedFault]]
     shape: Shape
     wired: float = 0.0
     alone: bool = True
 
 
 PROFILES = {
-    Kind.FAULTS: Profile(deck.deal, Shape(), WIRED_SHARE, alone=False),
-    Kind.KILLS: Profile(deck.kills, Shape(wires=False)),
-    Kind.NONCES: Profile(deck.frozen_and_killed, Shape(wires=False, step_ms=8.0, evil=BOTH)),
+    Kind.FAULTS: Profile(schedule.deal, Shape(), WIRED_SHARE, alone=False),
+    Kind.KILLS: Profile(schedule.kills, Shape(wires=False)),
+    Kind.NONCES: Profile(schedule.frozen_and_killed, Shape(wires=False, step_ms=8.0, evil=BOTH)),
 }
 
 
@@ -109,13 +109,15 @@ async def play(part: Part, say: Say) -> Done:
     async with stack(profile.shape) as made:
         still = Stillness(lambda: _heart(made))
         asking = Asking(made, part, profile.wired)
-        havoc = Havoc(made, profile.cards(part.seed), part.faults, part.seconds, Random(part.seed), profile.alone)
+        injector = FaultInjector(
+            made, profile.cards(part.seed), part.faults, part.seconds, Random(part.seed), profile.alone
+        )
         for server in made.evil:
             server.process.start()
-        async with _beside(still.beat(), _progress(say, part, asking, havoc)):
+        async with _beside(still.beat(), _progress(say, part, asking, injector)):
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(asking.run())
-                group.create_task(havoc.run())
+                group.create_task(injector.run())
             late = _late(sending.result())
             tricks = Counter[str]()
             for server in made.evil:
@@ -127,13 +129,13 @@ async def play(part: Part, say: Say) -> Done:
         await asyncio.sleep(UNWRITTEN_S)
         for server in (made.router, *made.workers):
             await server.process.stop()  # which flushes its log
-        router_log = logs.read_router_log(made.router.process.log, havoc.router_logged)
+        router_log = logs.read_router_log(made.router.process.log, injector.router_logged)
         pairs = (pair for worker in made.workers for pair in logs.received(worker.process.name, worker.process.log))
         worked = Worked(
             by_id(pairs), [worker.process.name for worker in made.workers], counted, retries,
-            1 + len(havoc.router_logged), perf_counter() - began,
+            1 + len(injector.router_logged), perf_counter() - began,
         )  # fmt: skip
-        checked = Checker(havoc.troubles(), still.between, havoc.kills()).check(
+        checked = Checker(injector.troubles(), still.between, injector.kills()).check(
             asking.entries, router_log, worked=worked, unasked=asking.unasked, tail=[entry.seen for entry in tail],
             alone=part.kind is Kind.KILLS,
         )  # fmt: skip
@@ -143,8 +145,8 @@ async def play(part: Part, say: Say) -> Done:
         )
         done.counts["tail"] += len(tail)
         done.counts["asked"] -= len(tail)
-        done.faults = Counter(f"{span.card.part}: {span.card.what}" for span in havoc.spans)
-        messages = (_message(what, entry, asking, havoc) for what, _, entry in checked.kept)
+        done.faults = Counter(f"{span.card.part}: {span.card.what}" for span in injector.spans)
+        messages = (_message(what, entry, asking, injector) for what, _, entry in checked.kept)
         done.kept = [*messages, *lacks, *router_log.errors[:MAX_ERRORS]]
         return done
 
@@ -157,14 +159,14 @@ def _counts(checked: Checked, tricks: Counter[str]) -> Counter[str]:
     return Counter(named | {rule.value: count for rule, count in checked.broken.items()}) + tricks
 
 
-def _message(what: str, entry: Entry | None, asking: Asking, havoc: Havoc) -> str:
+def _message(what: str, entry: Entry | None, asking: Asking, injector: FaultInjector) -> str:
     """A request with a breach, with its fate and the faults around it."""
     if entry is None:
         return what
     seen = entry.seen
     overlapping = [
         f"{span.card.what} of {span.part} from {span.from_s - seen.sent_s:+.2f} s to {span.to_s - seen.sent_s:+.2f} s"
-        for span in havoc.spans
+        for span in injector.spans
         if span.from_s <= seen.end_s and seen.sent_s - AFTERMATH_S <= span.to_s
     ]
     way = "through the wire" if entry.wire else "directly"
@@ -189,14 +191,14 @@ async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
                 raise ended
 
 
-async def _progress(say: Say, part: Part, asking: Asking, havoc: Havoc) -> None:
+async def _progress(say: Say, part: Part, asking: Asking, injector: FaultInjector) -> None:
     began = perf_counter()
     while True:
         await asyncio.sleep(SAY_EVERY_S)
         now_s = perf_counter() - began
         ended = ", ".join(f"{name} {count:,}" for name, count in sorted(asking.verdicts.items()))
         left_s = max(0.0, part.seconds - now_s)
-        say(f"part {part.number}: {left_s:.0f} s left; faults over: {len(havoc.spans)} of {part.faults}; {ended}")
+        say(f"part {part.number}: {left_s:.0f} s left; faults over: {len(injector.spans)} of {part.faults}; {ended}")
 
 
 def _heart(made: Stack) -> list[int]:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from loadtests.cluster.making import ASK, CHAT
 from loadtests.cluster.stand import key_of
-from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import NONCE, nonce, prompt, right
 from loadtests.load.answer import MAX_BODY_BYTES, Answer
 from loadtests.load.arrivals import Ask
@@ -98,7 +98,7 @@ def verdict_on(exchange: Exchange) -> Verdict:
     texts = [right(word)]
     if exchange.request.startswith(b"POST /ask "):
         texts.append(WITHOUT_DOCUMENTS.format(nonce=word))
-    received = Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
+    received = Received(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
     return judge(received, word, MAX_TOKENS, texts)
 
 

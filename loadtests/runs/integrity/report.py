@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from loadtests.cluster.making import SLOTS, Shape
 from loadtests.faults.evil.staged import STAGES
 from loadtests.faults.evil.tricks import ROWS
-from loadtests.report.figure import Figure, told
+from loadtests.report.figure import Figure, formatted
 from loadtests.report.page import figures_table, parts_summary, table
 from loadtests.report.result import Block, Result
 from loadtests.runs.integrity.checker import NEVER, Rule
-from loadtests.runs.integrity.deck import HOLDS_S, TIMES, What
 from loadtests.runs.integrity.parts import KILL_EVERY_S, Kind
 from loadtests.runs.integrity.play import DEADLINE_MS, TAIL_REQUESTS, WIRED_SHARE
 from loadtests.runs.integrity.questions import ASK_SHARE, STREAM_SHARE
 from loadtests.runs.integrity.run import Played
+from loadtests.runs.integrity.schedule import HOLDS_S, TIMES, What
 
 TITLE = "Integrity: every request ends once"
 INTRO = """\
@@ -87,4 +87,6 @@ def _stages(played: Played) -> Iterator[Block]:
         if done.kind == Kind.LEAVERS.value:
             p99 = {stage: done.values.get(f"p99: {stage}") for stage in STAGES}
             yield "Time until slots were free, by the stage at which their clients left:"
-            yield table(("Stage", "p99:"), ((stage, told(ms, "ms")) for stage, ms in p99.items() if ms is not None))
+            yield table(
+                ("Stage", "p99:"), ((stage, formatted(ms, "ms")) for stage, ms in p99.items() if ms is not None)
+            )

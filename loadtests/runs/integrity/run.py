@@ -11,8 +11,8 @@ from loadtests.report.progress import Say
 from loadtests.report.record import Record
 from loadtests.runs.integrity import leavers, play
 from loadtests.runs.integrity.checker import NEVER, End, Rule
-from loadtests.runs.integrity.deck import WORKER, What
 from loadtests.runs.integrity.parts import Done, Kind, Part, Sizes, parts_of, read
+from loadtests.runs.integrity.schedule import WORKER, What
 
 PLAYS: Mapping[Kind, Callable[[Part, Say], Awaitable[Done]]] = {
     Kind.FAULTS: play.play, Kind.KILLS: play.play, Kind.NONCES: play.play, Kind.LEAVERS: leavers.play,

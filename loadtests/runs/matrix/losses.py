@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from loadtests.report.figure import told
+from loadtests.report.figure import formatted
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Row, Series
 from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject
@@ -75,12 +75,12 @@ def _losses(series: Series, cases: Mapping[str, Case]) -> Iterator[Loss]:
 def _of_rows(title: str, ours: Row, theirs: Row, subject: Subject) -> Iterator[Loss]:
     for measure in MEASURES:
         if measure.better(theirs, ours):
-            yield Loss(title, measure.name, told(measure.of(ours), measure.unit), subject.title,
-                       told(measure.of(theirs), measure.unit), theirs.goodput)  # fmt: skip
+            yield Loss(title, measure.name, formatted(measure.of(ours), measure.unit), subject.title,
+                       formatted(measure.of(theirs), measure.unit), theirs.goodput)  # fmt: skip
     for mine, other in zip(ours.tenants, theirs.tenants, strict=False):
         if len(ours.tenants) == 2 and other.on_time > mine.on_time + 0.02:
-            yield Loss(title, f"{mine.name}: answered on time", told(mine.on_time, "%"), subject.title,
-                       told(other.on_time, "%"), theirs.goodput)  # fmt: skip
+            yield Loss(title, f"{mine.name}: answered on time", formatted(mine.on_time, "%"), subject.title,
+                       formatted(other.on_time, "%"), theirs.goodput)  # fmt: skip
 
 
 def _processor(series: Series, case: Case) -> Iterator[Loss]:
@@ -88,5 +88,5 @@ def _processor(series: Series, case: Case) -> Iterator[Loss]:
     for subject in SUBJECTS:
         theirs = None if subject.is_router else series.cell(case.name, subject.name)
         if ours is not None and theirs is not None and theirs.gateway_ms < ours.gateway_ms:
-            yield Loss(case.title, "processor time of the gateway, a request", told(ours.gateway_ms, "ms"),
-                       subject.title, told(theirs.gateway_ms, "ms"), theirs.rows[0].goodput)  # fmt: skip
+            yield Loss(case.title, "processor time of the gateway, a request", formatted(ours.gateway_ms, "ms"),
+                       subject.title, formatted(theirs.gateway_ms, "ms"), theirs.rows[0].goodput)  # fmt: skip

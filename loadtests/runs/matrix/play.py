@@ -35,7 +35,7 @@ from loadtests.load.plan import Tenant
 from loadtests.runs.matrix import reading
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Row
-from loadtests.runs.matrix.drill import Drill, Run, Trouble
+from loadtests.runs.matrix.setup import Run, Setup, Trouble
 from loadtests.runs.matrix.staging import tenants_of, troubles
 from loadtests.scenarios.arrivals import Open
 from loadtests.scenarios.model import Failure, Scenario
@@ -56,34 +56,34 @@ class Played:
     figures: dict[str, float]
 
 
-async def play(drill: Drill, case: Case, *, pace: float = 1.0, alone: bool = True) -> Played:
-    """Play it on the drill's testbed. With `alone`, tenants that the file names are first measured alone."""
-    scenario, tenants = case.scenario, tenants_of(case.scenario, drill.capacity)
+async def play(setup: Setup, case: Case, *, pace: float = 1.0, alone: bool = True) -> Played:
+    """Play it on this setup. With `alone`, tenants that the file names are first measured alone."""
+    scenario, tenants = case.scenario, tenants_of(case.scenario, setup.capacity)
     figures: dict[str, float] = {}
     for name in scenario.alone if alone else ():
         own = [tenant for tenant in tenants if tenant.name == name or tenant.name.startswith(f"{name}-")]
-        run = await _load(drill, scenario, f"{name} alone", own, pace)
+        run = await _load(setup, scenario, f"{name} alone", own, pace)
         figures[f"{name}_alone_p95_ms"] = max(run.share(tenant.name).answers_ms.p95 for tenant in own)
-    run = await _load(drill, scenario, case.name, tenants, pace, trouble(scenario))
-    return Played(rows(drill, case, run), run, figures | figures_of(scenario, run))
+    run = await _load(setup, scenario, case.name, tenants, pace, trouble(scenario))
+    return Played(rows(setup, case, run), run, figures | figures_of(scenario, run))
 
 
 async def _load(
-    drill: Drill, scenario: Scenario, name: str, tenants: list[Tenant] | tuple[Tenant, ...], pace: float,
+    setup: Setup, scenario: Scenario, name: str, tenants: list[Tenant] | tuple[Tenant, ...], pace: float,
     trouble: Trouble | None = None,
 ) -> Run:  # fmt: skip
-    return await drill.run(
+    return await setup.run(
         name, *tenants, seconds=scenario.duration_s, trouble=trouble, warmup_s=scenario.warm_up_s,
         cooldown_s=scenario.cool_down_s, calm_s=CALM_S * pace,
     )  # fmt: skip
 
 
-def rows(drill: Drill, case: Case, run: Run) -> list[Row]:
+def rows(setup: Setup, case: Case, run: Run) -> list[Row]:
     scenario = case.scenario
     spans = {case.name: None} | {window.name: (window.from_s, window.until_s) for window in scenario.windows}
     return [
         reading.row(
-            name, drill, run, peak_load(scenario, *(span or (0.0, scenario.duration_s))), span, scenario.quality
+            name, setup, run, peak_load(scenario, *(span or (0.0, scenario.duration_s))), span, scenario.quality
         )
         for name, span in spans.items()
     ]

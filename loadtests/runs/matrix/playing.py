@@ -23,9 +23,9 @@ from loadtests.report.console import why
 from loadtests.report.progress import Say
 from loadtests.runs.matrix.cases import Case, deadlines
 from loadtests.runs.matrix.cell import Cell
-from loadtests.runs.matrix.drill import Drill
 from loadtests.runs.matrix.play import CALM_S, Played, play
 from loadtests.runs.matrix.reading import seconds
+from loadtests.runs.matrix.setup import Setup
 from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import WEIR, Subject
 
@@ -121,30 +121,30 @@ class Playing:
                 asyncio.timeout(within_s),
                 subject.standing(made, case.tenants, case.may_be_cut, limits) as asked,
             ):
-                drill = Drill(asked, measured, lambda text: self.say(f"  {text}"), subject.key, case.asks)
-                await drill.warm_up(case.tenants[0], subject.warm_up_s * self.pace)
-                done = await play(drill, staged, pace=self.pace, alone=subject is WEIR)
-                return self._cell(case, subject, drill, done)
+                setup = Setup(asked, measured, lambda text: self.say(f"  {text}"), subject.key, case.asks)
+                await setup.warm_up(case.tenants[0], subject.warm_up_s * self.pace)
+                done = await play(setup, staged, pace=self.pace, alone=subject is WEIR)
+                return self._cell(case, subject, setup, done)
         except TimeoutError:
             return self._failed(case, subject, f"not over after {within_s:.0f} s")
         except (OSError, RuntimeError, ExceptionGroup) as error:
             return self._failed(case, subject, why(error))
 
-    def _cell(self, case: Case, subject: Subject, drill: Drill, done: Played) -> Cell:
+    def _cell(self, case: Case, subject: Subject, setup: Setup, done: Played) -> Cell:
         run = done.run
         return Cell(
             scenario=case.name,
             subject=subject.name,
-            capacity_per_s=drill.capacity.per_s,
-            service_ms=drill.capacity.service_ms.p50,
+            capacity_per_s=setup.capacity.per_s,
+            service_ms=setup.capacity.service_ms.p50,
             rows=done.rows,
             seconds=seconds(run),
             figures=done.figures,
             requests=len(run.ledger.rows),
             gateway_ms=1000 * run.used.cpu.router_s / max(1, len(run.ledger.rows)),
-            client_late=max(each.figures.generator_late for each in drill.runs),
+            client_late=max(each.figures.generator_late for each in setup.runs),
             others=run.used.cpu.others,
-            believable=all(each.figures.valid for each in drill.runs),
+            believable=all(each.figures.valid for each in setup.runs),
             machine=self.machine,
         )
 

@@ -69,7 +69,7 @@ def section(series: Series) -> Iterator[str]:
 
 def _line(promise: Promise, series: Series) -> list[str]:
     figure = promise.figure(series.promised)
-    values = [promise.told(series.promised, policy) for policy in (promise.judged, *OTHERS)]
+    values = [promise.formatted(series.promised, policy) for policy in (promise.judged, *OTHERS)]
     return [figure.name, values[0], figure.wanted, figure.verdict, *values[1:]]
 
 

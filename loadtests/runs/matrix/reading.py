@@ -9,7 +9,7 @@ from loadtests.load.figures import quantiles, share
 from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Refusal
 from loadtests.load.ledger import Row as Asked
 from loadtests.runs.matrix.cell import Row, Second, TenantRow
-from loadtests.runs.matrix.drill import Drill, Run
+from loadtests.runs.matrix.setup import Run, Setup
 from loadtests.simulator.fairness import index, max_min
 
 DROPPED = "refused:deadline_expired"
@@ -36,7 +36,7 @@ def admitted(asked: Asked) -> bool:
 
 
 def row(
-    name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, float] | None = None,
+    name: str, setup: Setup, run: Run, load: float, window_s: tuple[float, float] | None = None,
     quality: Sequence[float] = (1.0,),
 ) -> Row:  # fmt: skip
     """A table row over the requests that arrived in the window; without one, in the plan's own.
@@ -67,7 +67,7 @@ def row(
         failed=sum(map(failed, endings)) / count,
         exceeded=endings.count(EXCEEDED) / count,
         on_time_per_s=total.goodput_per_s,
-        goodput=total.goodput_tokens_per_s / drill.capacity.tokens_per_s,
+        goodput=total.goodput_tokens_per_s / setup.capacity.tokens_per_s,
         in_vain=in_vain(run),
         refused_p50_ms=total.refusals_ms.p50,
         refused_p99_ms=total.refusals_ms.p99,

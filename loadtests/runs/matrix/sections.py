@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import fill
 
-from loadtests.report.figure import told
+from loadtests.report.figure import formatted
 from loadtests.report.page import table
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Cell, Row, Series
@@ -175,12 +175,12 @@ def _figures(cells: Sequence[Cell]) -> Iterator[str]:
     for name, (words, unit) in FIGURES.items():
         having = {cell.subject: cell.figures[name] for cell in cells if "back_after_s" in cell.figures}
         if having:
-            yield f"{words}: {_named({subject: told(value, unit) for subject, value in having.items()})}"
+            yield f"{words}: {_named({subject: formatted(value, unit) for subject, value in having.items()})}"
     for cell in cells:
         for name, value in cell.figures.items():
             if name.endswith("_alone_p95_ms"):
                 group = name.removesuffix("_alone_p95_ms")
-                yield f"{group}'s p95 alone: {TITLES[cell.subject]} {told(value, 'ms')}"
+                yield f"{group}'s p95 alone: {TITLES[cell.subject]} {formatted(value, 'ms')}"
 
 
 def _named(values: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from loadtests.report.figure import Figure
 from loadtests.scenarios.model import find, load_raw
 from loadtests.scenarios.stages import on_stage, reason_against
-from loadtests.simulator.readings import READ, least_on_time
+from loadtests.simulator.readings import READ, min_on_time
 from loadtests.simulator.results import Cell, Comparison, compare
 from loadtests.simulator.runs import execute, plan
 from loadtests.simulator.targets import targets
@@ -66,7 +66,7 @@ def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
 def _groups(comparison: Comparison, cell: Cell) -> Iterator[tuple[str, float]]:
     groups = comparison.scenario.tenants
     for group in groups if len(groups) > 1 else ():
-        share = cell.mean(least_on_time(comparison.scenario, group.name))
+        share = cell.mean(min_on_time(comparison.scenario, group.name))
         if share is not None:
             yield group.name, share
 

@@ -77,11 +77,11 @@ def service_of(tenant: TenantGroup, workers: SlotWorkers | StepWorkers) -> Servi
         case Constant():
             return spread(steps(answer.value))
         case LogNormal():
-            median, high = steps(answer.median), steps(min(answer.most, answer.p95 * 4))
-            return LogNormal(kind="log_normal", median=median, p95=max(median, steps(answer.p95)), most=math.ceil(high))
+            median, high = steps(answer.median), steps(min(answer.max, answer.p95 * 4))
+            return LogNormal(kind="log_normal", median=median, p95=max(median, steps(answer.p95)), max=math.ceil(high))
         case Exponential():
-            high = steps(min(answer.most, answer.mean * 10))
-            return Exponential(kind="exponential", mean=steps(answer.mean), most=math.ceil(high))
+            high = steps(min(answer.max, answer.mean * 10))
+            return Exponential(kind="exponential", mean=steps(answer.mean), max=math.ceil(high))
         case _:
             raise LabError(f"tenants.{tenant.name}.completion_tokens: real processes have no {answer.kind} lengths.")
 
@@ -89,7 +89,7 @@ def service_of(tenant: TenantGroup, workers: SlotWorkers | StepWorkers) -> Servi
 def spread(median: float) -> LogNormal:
     """A log-normal spread about a constant length, at most twice the median."""
     p95, high = median * math.exp(Z95 * SPREAD), math.ceil(2 * median)
-    return LogNormal(kind="log_normal", median=median, p95=p95, most=high)
+    return LogNormal(kind="log_normal", median=median, p95=p95, max=high)
 
 
 def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
@@ -134,7 +134,7 @@ def _members(
 ) -> Iterator[Tenant]:
     service = service_of(group, workers)
     kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean, seconds)
-    deadline_ms, patience_ms = _times(group)
+    deadline_ms, client_timeout_ms = _times(group)
     for name in members(group):
         yield Tenant(
             name,
@@ -142,7 +142,7 @@ def _members(
             kind,
             answer_tokens=service,
             deadline_ms=deadline_ms,
-            patience_ms=patience_ms,
+            client_timeout_ms=client_timeout_ms,
             stream=group.stream,
             retries=_retries(group),
             key=key_of(name),
@@ -157,9 +157,9 @@ def _recorded(
     per_s = None if trace.load is None else trace.load * capacity.tokens_per_s / mean_steps(trace, workers)
     speed = {"load": None, "per_s": per_s, "time_scale": None if per_s else trace.time_scale}
     recording = Recording.model_validate(trace.model_dump() | speed)
-    deadline_ms, patience_ms = _times(group)
+    deadline_ms, client_timeout_ms = _times(group)
     template = Tenant(
-        group.name, arrivals="recorded", recorded=NO_ROWS, deadline_ms=deadline_ms, patience_ms=patience_ms,
+        group.name, arrivals="recorded", recorded=NO_ROWS, deadline_ms=deadline_ms, client_timeout_ms=client_timeout_ms,
         retries=_retries(group),
     )  # fmt: skip
     try:
@@ -185,9 +185,9 @@ def steps_of(prompt_tokens: float, answer_tokens: float, workers: SlotWorkers) -
 
 def _times(group: TenantGroup) -> tuple[float, float]:
     deadline_ms = 1000 * _constant(group.deadline_s, f"{group.name}.deadline_s")
-    if group.patience_s is None:
+    if group.client_timeout_s is None:
         return deadline_ms, deadline_ms + LEAVES_AFTER_MS
-    return deadline_ms, 1000 * _constant(group.patience_s, f"{group.name}.patience_s")
+    return deadline_ms, 1000 * _constant(group.client_timeout_s, f"{group.name}.client_timeout_s")
 
 
 def _arrivals(group: TenantGroup, capacity_per_s: float, seconds: float) -> tuple[str, float, list[Step]]:

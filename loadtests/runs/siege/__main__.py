@@ -29,14 +29,14 @@ def main() -> int:
         say("\n".join(f"{attack.name:<16} {attack.count:>6,} {attack.about}" for attack in ATTACKS))
         return 0
     usual = Wanted()
-    wanted = Wanted(tuple(given.only or usual.rows), given.seconds, given.most)
+    wanted = Wanted(tuple(given.only or usual.rows), given.seconds, given.limit)
 
     async def made(say: Say) -> Result:
         record = resumed(record_of(NAME), {"wanted": asdict(wanted), **here()}, say)
         return result(await play(wanted, record, say), seconds=wanted.seconds, **WORDS)
 
-    options = {"only": wanted.rows, "seconds": wanted.seconds, "most": wanted.most}
-    command = typed(NAME, options, {"only": usual.rows, "seconds": usual.seconds, "most": usual.most})
+    options = {"only": wanted.rows, "seconds": wanted.seconds, "limit": wanted.limit}
+    command = typed(NAME, options, {"only": usual.rows, "seconds": usual.seconds, "limit": usual.limit})
     return judged(made, name=NAME, command=command, takes_s=wanted.takes_s, out=given.out, whole=given.publish)
 
 
@@ -47,12 +47,12 @@ def _arguments() -> argparse.Namespace:
     names = [attack.name for attack in ATTACKS]
     parser.add_argument("--only", action="append", choices=names, metavar="ROW", help=f"one of {', '.join(names)}")
     parser.add_argument("--seconds", type=float, default=Wanted.seconds, help="how long each row lasts (default 60)")
-    parser.add_argument("--most", type=int, default=Wanted.most, help="limit of the attackers in a row")
+    parser.add_argument("--limit", type=int, default=Wanted.limit, help="limit of the attackers in a row")
     parser.add_argument("--publish", action="store_true", help="write siege.md and siege.json into docs/results")
     parser.add_argument("--out", type=Path, help="write them into this folder")
     parser.add_argument("--list", action="store_true", help="list the rows")
     given = parser.parse_args()
-    for name, low, high in (("seconds", 1, MAX_SECONDS), ("most", 1, MAX_ATTACKERS)):
+    for name, low, high in (("seconds", 1, MAX_SECONDS), ("limit", 1, MAX_ATTACKERS)):
         if not low <= getattr(given, name) <= high:
             parser.error(f"--{name}: {low:g} to {high:,g} were expected")
     return given

@@ -41,7 +41,7 @@ class Counts:
 
     wanted: int = 0
     connected: int = 0
-    most_connected: int = 0
+    max_connected: int = 0
     opened: int = 0
     refused: int = 0
     cut: int = 0
@@ -144,7 +144,7 @@ class Attackers:
             peer.connected = True
             self.counts.opened += 1
             self.counts.connected += 1
-            self.counts.most_connected = max(self.counts.most_connected, self.counts.connected)
+            self.counts.max_connected = max(self.counts.max_connected, self.counts.connected)
         self._write(peer, now)
 
     def _write(self, peer: Peer, now: float) -> None:

@@ -94,7 +94,7 @@ def _figures(row: Row, calm: Row) -> Iterator[Figure]:
     for tenant, kind in CLIENTS.items():
         judged = not (row.attack and row.attack.exhausts and tenant == NEWCOMER)
         yield from _client(kind, row.clients[tenant], calm.clients[tenant], judged)
-    yield Figure("connected", row.counts.most_connected, note=f"of {row.counts.wanted:,}")
+    yield Figure("connected", row.counts.max_connected, note=f"of {row.counts.wanted:,}")
     yield Figure("opened", row.counts.opened, note=f"{row.counts.sent_bytes:,} bytes sent")
     yield Figure("cut off", row.counts.cut)
     yield Figure("refused", row.counts.refused)

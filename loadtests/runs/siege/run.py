@@ -59,7 +59,7 @@ class Wanted:
 
     rows: tuple[str, ...] = tuple(BY_NAME)
     seconds: float = 60.0
-    most: int = 10_000
+    limit: int = 10_000
     settle_s: float = SETTLE_S
 
     @property
@@ -185,7 +185,7 @@ async def _besieged(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[Proc
         return
     port = made.url.rpartition(":")[2]
     command = python(
-        "-m", "loadtests.runs.siege.attackers", row.attack.name, "--port", port, "--count", str(wanted.most),
+        "-m", "loadtests.runs.siege.attackers", row.attack.name, "--port", port, "--count", str(wanted.limit),
         "--wait-s", str(wanted.settle_s), "--seconds", str(wanted.seconds),
     )  # fmt: skip
     attackers = Process("attackers", command, {"PYTHONPATH": str(ROOT)}, made.folder)

@@ -89,7 +89,7 @@ def _asks(plan: Plan) -> Iterator[Ask]:
 def _behaviour(tenant: Tenant, drawn: float) -> Tenant:
     """Most clients wait; some leave early, some set a deadline that cannot be met."""
     if drawn < LEAVERS:
-        return replace(tenant, patience_ms=LEAVE_AFTER_MS)
+        return replace(tenant, client_timeout_ms=LEAVE_AFTER_MS)
     if drawn < LEAVERS + HURRIED:
         return replace(tenant, deadline_ms=HURRIED_DEADLINE_MS)
     return tenant

@@ -147,9 +147,9 @@ class Start(NamedTuple):
     def error_s(self) -> float:
         return self.waited_s - self.expected_s
 
-    def ratio(self, least_s: float) -> float | None:
+    def ratio(self, min_s: float) -> float | None:
         """Wait over prediction; None for a prediction below `least_s`."""
-        return self.waited_s / self.expected_s if self.expected_s >= max(least_s, 1e-12) else None
+        return self.waited_s / self.expected_s if self.expected_s >= max(min_s, 1e-12) else None
 
 
 @dataclass(slots=True)

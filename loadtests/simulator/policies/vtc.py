@@ -49,8 +49,8 @@ class Vtc(Policy):
         return None
 
     def _lift(self, tenant: str) -> None:
-        least = self._refresh()
-        floor = self._last_left if least is None else least
+        lowest = self._refresh()
+        floor = self._last_left if lowest is None else lowest
         counter = self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
         if tenant not in self._in_heap:
             self._in_heap.add(tenant)

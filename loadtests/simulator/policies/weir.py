@@ -94,7 +94,7 @@ def build(
         "classes": classes,
         "strict": True,
         "weights": weights,
-        "stranger": TenantSpec("", tenant_bounds, class_name=first),
+        "unconfigured": TenantSpec("", tenant_bounds, class_name=first),
     }
     scheduler = Scheduler(_settings(chosen | given), random)
     for group in scenario.tenants:
@@ -105,8 +105,8 @@ def build(
 
 
 def _configured(group: TenantGroup, first_class: str) -> Sequence[str]:
-    is_stranger = group.weight == 1.0 and group.tenant_class == first_class
-    if is_stranger and group.count > MAX_CONFIGURED:
+    is_unconfigured = group.weight == 1.0 and group.tenant_class == first_class
+    if is_unconfigured and group.count > MAX_CONFIGURED:
         return ()
     return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(group.count)]
 

@@ -15,7 +15,7 @@ from tests.governor.talk import Rig
 
 
 def burst(**changed: object) -> Burst:
-    told = Burst(20, 1, 2.0, done=1, yielded=19, most_inflight=1, refused_within_s=0.1)
+    told = Burst(20, 1, 2.0, done=1, yielded=19, max_inflight=1, refused_within_s=0.1)
     told.states = [State(0.1 * at, 1, 1, min(at, 19)) for at in range(40)]
     for name, value in changed.items():
         setattr(told, name, value)
@@ -31,7 +31,7 @@ def test_the_timeline_tells_changes_only_and_no_more_than_fit() -> None:
     assert timeline([]) == []
 
 
-@pytest.mark.parametrize(("changed", "held"), [({}, True), ({"most_inflight": 2}, False), ({"yielded": 18}, False)])
+@pytest.mark.parametrize(("changed", "held"), [({}, True), ({"max_inflight": 2}, False), ({"yielded": 18}, False)])
 def test_a_burst_holds_only_if_nothing_ran_beyond_the_cap_and_everybody_was_told(
     changed: dict[str, object], held: bool
 ) -> None:

@@ -20,14 +20,14 @@ from loadtests.bench.retrieval import load
 from loadtests.bench.retrieval.bench import Options, result
 from loadtests.bench.retrieval.corpus import TOO_COMMON, Prose, questions
 from loadtests.bench.retrieval.faults import CONDITIONS
-from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Reply, Seen, offered
+from loadtests.bench.retrieval.load import KNOWN, NEW, REFRESHED, Questions, Reply, Seen, offered
 from loadtests.bench.retrieval.measure import BOUND_MS, Line, figures, note, source_of
 from loadtests.bench.retrieval.service import Precomputed
 from loadtests.report.figure import Figure
 from loadtests.report.result import markdown, write
 from tests.loadtests.load.scripted import steadily
 
-SOURCES = {KNOWN: "cache", ANEW: "stale", NEW: "db"}
+SOURCES = {KNOWN: "cache", REFRESHED: "stale", NEW: "db"}
 
 
 def seen(ms: list[float], *, unanswered: int = 0, late_ms: float = 0.1) -> Seen:
@@ -96,7 +96,7 @@ class Service:
                 self.asked[kind] += 1
                 if self.is_struck:
                     return
-                body = json.dumps({"source": SOURCES[kind], "reason": "why" if kind == ANEW else None}).encode()
+                body = json.dumps({"source": SOURCES[kind], "reason": "why" if kind == REFRESHED else None}).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         except asyncio.IncompleteReadError:
             pass
@@ -105,7 +105,7 @@ class Service:
 
     def _kind(self, body: Mapping[str, object]) -> str:
         assert body["budget_ms"] == 100
-        return NEW if str(body["query"]).startswith("new") else ANEW if body["cache_ttl_s"] == 0 else KNOWN
+        return NEW if str(body["query"]).startswith("new") else REFRESHED if body["cache_ttl_s"] == 0 else KNOWN
 
     async def strike(self) -> None:
         self.is_struck = True
@@ -134,12 +134,12 @@ def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
 def test_each_kind_of_question_is_asked_at_its_rate_and_its_source_is_counted():
     async def main() -> None:
         async with serving() as (service, port):
-            found = await offered(asking(port), port, {KNOWN: 200.0, ANEW: 100.0, NEW: 50.0}, 0.5, after_s=0.0)
+            found = await offered(asking(port), port, {KNOWN: 200.0, REFRESHED: 100.0, NEW: 50.0}, 0.5, after_s=0.0)
         assert found.asked == service.asked.total() == found.sources.total()
         assert found.unanswered == 0
         assert {kind: found.sources[SOURCES[kind]] for kind in SOURCES} == service.asked
-        assert service.asked[KNOWN] > service.asked[ANEW] > service.asked[NEW] > 0
-        assert found.reasons == {"why": service.asked[ANEW]}
+        assert service.asked[KNOWN] > service.asked[REFRESHED] > service.asked[NEW] > 0
+        assert found.reasons == {"why": service.asked[REFRESHED]}
         assert found.quantile_ms(1.0) < math.inf
 
     in_virtual_time(main())

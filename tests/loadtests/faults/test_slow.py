@@ -53,7 +53,7 @@ def worker() -> Iterator[Worker]:
 def test_a_fault_goes_over_the_wire_with_the_time_that_it_lasts(worker: Worker) -> None:
     faults.check(worker.url, WITHIN_S)
     faults.put(worker.url, 8.0, 3.0, WITHIN_S)
-    faults.mend(worker.url, WITHIN_S)
+    faults.repair(worker.url, WITHIN_S)
     put = {"slow_factor": 8.0, "for_s": 3.0}
     assert worker.asked == [("GET", "/faults", None), ("PUT", "/faults", put), ("DELETE", "/faults", None)]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import nonce, prompt, right, tokens
 from services.contracts.generate import GenerateRequest, Message
 from services.worker.engines.extractive import answer
@@ -32,15 +32,15 @@ def chunk(text: str = "", finish: str | None = None) -> str:
     return f"data: {json.dumps({'choices': [choice]})}\n\n"
 
 
-def stream(*events: str) -> Heard:
-    return Heard(200, "".join(events).encode(), stream=True)
+def stream(*events: str) -> Received:
+    return Received(200, "".join(events).encode(), stream=True)
 
 
 WORDS = [chunk(text) for text in tokens(TEXT)]
 GOOD = [*WORDS, chunk(finish="stop"), DONE]
 
 
-def verdict(heard: Heard) -> Verdict:
+def verdict(heard: Received) -> Verdict:
     return judge(heard, MARK, MAX)
 
 
@@ -58,7 +58,7 @@ def test_the_simulated_engine_gives_the_answer_that_is_expected(number: int) -> 
 
 
 def test_the_right_answer_is_believed_whole_and_streamed() -> None:
-    assert verdict(Heard(200, whole(), stream=False)) is Verdict.RIGHT
+    assert verdict(Received(200, whole(), stream=False)) is Verdict.RIGHT
     assert verdict(stream(*GOOD)) is Verdict.RIGHT
     assert verdict(stream(": keep-alive\n\n", *GOOD)) is Verdict.RIGHT
 
@@ -71,14 +71,14 @@ def test_an_ask_is_believed_by_its_own_events() -> None:
 
 
 WRONG = {
-    "another text": Heard(200, whole(TEXT[:-1]), stream=False),
-    "no finish": Heard(200, whole(finish=None), stream=False),
-    "no tokens counted": Heard(200, whole(usage={"prompt_tokens": 9, "completion_tokens": 0}), stream=False),
-    "too many counted": Heard(200, whole(usage={"prompt_tokens": 9, "completion_tokens": 41}), stream=False),
-    "no JSON": Heard(200, b"<html>", stream=False),
-    "nothing": Heard(200, b"", stream=False),
-    "our own fault": Heard(500, b'{"error": {"code": "internal_error"}}', stream=False),
-    "a status without a reason": Heard(503, b"", stream=False),
+    "another text": Received(200, whole(TEXT[:-1]), stream=False),
+    "no finish": Received(200, whole(finish=None), stream=False),
+    "no tokens counted": Received(200, whole(usage={"prompt_tokens": 9, "completion_tokens": 0}), stream=False),
+    "too many counted": Received(200, whole(usage={"prompt_tokens": 9, "completion_tokens": 41}), stream=False),
+    "no JSON": Received(200, b"<html>", stream=False),
+    "nothing": Received(200, b"", stream=False),
+    "our own fault": Received(500, b'{"error": {"code": "internal_error"}}', stream=False),
+    "a status without a reason": Received(503, b"", stream=False),
     "a stream without its first word": stream(*GOOD[1:]),
     "a word twice": stream(GOOD[0], *GOOD),
     "marked as whole too early": stream(*GOOD[:3], *GOOD[-2:]),
@@ -94,27 +94,27 @@ WRONG = {
 
 
 @pytest.mark.parametrize("heard", WRONG.values(), ids=WRONG.keys())
-def test_what_is_not_right_and_does_not_say_so_is_wrong(heard: Heard) -> None:
+def test_what_is_not_right_and_does_not_say_so_is_wrong(heard: Received) -> None:
     assert verdict(heard) is Verdict.WRONG
 
 
 def test_an_honest_no_is_told_from_a_wrong_answer() -> None:
-    assert verdict(Heard(429, b'{"error": {"code": "yield"}}', stream=False)) is Verdict.REFUSED
+    assert verdict(Received(429, b'{"error": {"code": "yield"}}', stream=False)) is Verdict.REFUSED
     assert verdict(stream(*GOOD[:3], ERROR)) is Verdict.CUT
     assert verdict(stream(ERROR)) is Verdict.CUT
     assert verdict(stream(*GOOD[:3])) is Verdict.DROPPED
-    assert verdict(Heard(200, whole(), stream=False, ended=False)) is Verdict.DROPPED
+    assert verdict(Received(200, whole(), stream=False, ended=False)) is Verdict.DROPPED
 
 
 def test_somebody_elses_nonce_is_seen_wherever_it_stands() -> None:
     other = nonce(8)
-    assert verdict(Heard(200, whole(right(other)), stream=False)) is Verdict.FOREIGN
+    assert verdict(Received(200, whole(right(other)), stream=False)) is Verdict.FOREIGN
     assert verdict(stream(*GOOD[:3], f": {other}\n\n")) is Verdict.FOREIGN
     told = json.dumps({"error": {"code": "upstream_failed", "message": other}}).encode()
-    assert verdict(Heard(502, told, stream=False)) is Verdict.FOREIGN
+    assert verdict(Received(502, told, stream=False)) is Verdict.FOREIGN
 
 
 @given(st.integers(0, len("".join(GOOD)) - 2))
 def test_the_right_stream_cut_anywhere_is_not_believed(at: int) -> None:
     cut = "".join(GOOD)[:at]
-    assert verdict(Heard(200, cut.encode(), stream=True)) in (Verdict.DROPPED, Verdict.WRONG)
+    assert verdict(Received(200, cut.encode(), stream=True)) in (Verdict.DROPPED, Verdict.WRONG)

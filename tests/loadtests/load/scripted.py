@@ -25,10 +25,10 @@ TEXT = b'{"choices":[{"index":0,"text":"So it is"}],"usage":{"completion_tokens"
 REFUSAL = b'{"error":{"message":"full","type":"rate_limit_error","code":"yield"}}'
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
-Script = Callable[["Heard", asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[["Received", asyncio.StreamWriter], Awaitable[None]]
 
 
-class Heard:
+class Received:
     """One request as the server saw it."""
 
     def __init__(self, head: bytes, body: bytes, connection: int, at_once: int) -> None:
@@ -45,7 +45,7 @@ class Server:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.heard: list[Heard] = []
+        self.heard: list[Received] = []
         self.gone = 0
         self.connections = 0
         self.at_once = 0
@@ -60,7 +60,7 @@ class Server:
                 assert found is not None
                 body = await reader.readexactly(int(found[1]))
                 self.at_once += 1
-                heard = Heard(head, body, connection, self.at_once)
+                heard = Received(head, body, connection, self.at_once)
                 self.heard.append(heard)
                 await self.script(heard, writer)
                 self.at_once -= 1
@@ -113,62 +113,62 @@ def reply(status: int, body: bytes, *headers: bytes) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-async def answer(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answer(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(reply(200, TEXT, b"X-Weir-Level: 2", b"X-Weir-Degraded: max_tokens"))
 
 
-async def refuse(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def refuse(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(reply(429, REFUSAL, b"x-should-retry: true", b"retry-after-ms: 60"))
 
 
-async def slowly(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def slowly(heard: Received, writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(0.15)
     writer.write(reply(200, TEXT))
 
 
-async def never(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def never(heard: Received, writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(30)
 
 
-async def close_unanswered(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def close_unanswered(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.close()
     raise ConnectionError
 
 
-async def cut(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def cut(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(reply(200, TEXT)[:-5])
     await writer.drain()
     await close_unanswered(heard, writer)
 
 
-async def reset(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def reset(heard: Received, writer: asyncio.StreamWriter) -> None:
     linger = struct.pack("ii", 1, 0)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     writer.transport.abort()
     raise ConnectionError
 
 
-async def no_http(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def no_http(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
-async def twice(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def twice(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(reply(200, TEXT) * 2)
 
 
-async def until_closed(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def until_closed(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n" + TEXT)
     await writer.drain()
     await close_unanswered(heard, writer)
 
 
-async def bare_503(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def bare_503(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(reply(503, b"<html>no server</html>", b"connection: close"))
     await writer.drain()
     await close_unanswered(heard, writer)
 
 
-async def chunked(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def chunked(heard: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
     for at in range(0, len(TEXT), 7):
         piece = TEXT[at : at + 7]
@@ -180,7 +180,7 @@ async def chunked(heard: Heard, writer: asyncio.StreamWriter) -> None:
 def events(*data: bytes) -> Script:
     """Server-sent events, 20 ms apart."""
 
-    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def script(heard: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for each in data:
             event = b"data: " + each + b"\n\n"

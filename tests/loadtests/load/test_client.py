@@ -28,7 +28,7 @@ from loadtests.scenarios.model import Retries
 from tests.loadtests.load.scripted import (
     SPOKEN_ERROR,
     TOKEN,
-    Heard,
+    Received,
     Script,
     Server,
     answer,
@@ -54,7 +54,7 @@ from tests.virtual import stand_still
 
 UNHURRIED = {"deadline_ms": 20_000.0}
 HURRIED = {"deadline_ms": 100.0}
-IMPATIENT = {"deadline_ms": 100.0, "patience_ms": 150.0}
+IMPATIENT = {"deadline_ms": 100.0, "client_timeout_ms": 150.0}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ class Stalling:
         self.heard = 0
         self.over = asyncio.Event()
 
-    async def __call__(self, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, heard: Received, writer: asyncio.StreamWriter) -> None:
         self.heard += 1
         if self.heard == 100:
             asyncio.get_running_loop().call_later(STALL_S, self.over.set)
@@ -142,7 +142,7 @@ def test_a_server_that_stalls_for_a_second_shows_it_in_the_percentiles(connectio
     waited = [row for row in ledger.rows if row.latency_s is not None and row.latency_s > STALL_S / 2]
     assert len(waited) >= 49
     assert found.answers_ms.p95 > 700
-    assert found.answers_ms.most > 990
+    assert found.answers_ms.max > 990
 
 
 def test_a_loop_that_waits_for_its_answer_would_have_hidden_it() -> None:
@@ -174,21 +174,21 @@ def test_a_connection_is_kept_and_never_carries_two_requests_at_once() -> None:
 
 
 def test_a_connection_that_has_rested_for_long_is_left_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_REST_S", 0.0)
+    monkeypatch.setattr(connection, "MAX_REST_S", 0.0)
     ledger, server = steadily(run(plan(5, connections=1), answer))
     assert endings(ledger) == {ON_TIME: 5}
     assert server.connections == 5
 
 
 def test_a_client_may_say_for_how_long_its_connections_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_REST_S", 0.0)
-    assert connection.Pool("127.0.0.1", 1, most=1).rest_s == 0.0
-    assert connection.Pool("127.0.0.1", 1, most=1, rest_s=60.0).rest_s == 60.0
+    monkeypatch.setattr(connection, "MAX_REST_S", 0.0)
+    assert connection.Pool("127.0.0.1", 1, limit=1).rest_s == 0.0
+    assert connection.Pool("127.0.0.1", 1, limit=1, rest_s=60.0).rest_s == 60.0
 
 
 def test_nothing_is_sent_on_a_connection_that_the_server_has_closed() -> None:
     async def main() -> None:
-        pool = connection.Pool("127.0.0.1", 1, most=1)
+        pool = connection.Pool("127.0.0.1", 1, limit=1)
         closed, transport = connection.Connection(pool), mock.Mock(spec=asyncio.Transport)
         closed.connection_made(transport)
         pool.free(closed)
@@ -202,11 +202,11 @@ def test_nothing_is_sent_on_a_connection_that_the_server_has_closed() -> None:
 
 def test_who_gives_up_closes_its_connection_at_once() -> None:
     impatient = plan(1, **IMPATIENT).tenants[0]
-    witness = replace(impatient, name="witness", deadline_ms=20_000, patience_ms=0)
+    witness = replace(impatient, name="witness", deadline_ms=20_000, client_timeout_ms=0)
     made = replace(plan(1), tenants=(impatient, witness))
 
     async def played() -> Counter[str]:
-        async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        async def script(heard: Received, writer: asyncio.StreamWriter) -> None:
             if heard.headers["x-tenant"] == "a":
                 await events(*[TOKEN] * 500)(heard, writer)
             while server.gone < 3:  # the run is not over before the witness is answered, so its end closes nothing
@@ -269,7 +269,7 @@ def test_each_route_has_its_own_body(route: str, target: str, field: str) -> Non
 def refuse_first(times: int) -> Script:
     seen: Counter[str] = Counter()
 
-    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def script(heard: Received, writer: asyncio.StreamWriter) -> None:
         seen["all"] += 1
         await (refuse if seen["all"] <= times else answer)(heard, writer)
 
@@ -287,7 +287,7 @@ def test_an_obedient_client_comes_back_when_it_was_told_and_is_one_request() -> 
 
 def test_a_storm_comes_back_at_once_whatever_happened_and_not_for_ever() -> None:
     for script, ending in ((refuse, "refused:yield"), (cut, "failed:cut"), (never, GAVE_UP)):
-        made = plan(2, retries=Retries(attempts=3, wait="immediate"), deadline_ms=50, patience_ms=60)
+        made = plan(2, retries=Retries(attempts=3, wait="immediate"), deadline_ms=50, client_timeout_ms=60)
         ledger, server = steadily(run(made, script))
         assert endings(ledger) == {ending: 2}
         assert ledger.tries == {ending: 8}
@@ -400,7 +400,7 @@ def test_one_that_is_stopped_before_it_begins_sends_nothing() -> None:
 
 def test_a_client_may_be_more_impatient_than_its_tenant_is() -> None:
     made = plan(2, **UNHURRIED)
-    hurried = (replace(ask, patience_s=0.1) for ask in asks(made))
+    hurried = (replace(ask, client_timeout_s=0.1) for ask in asks(made))
 
     async def main() -> Ledger:
         async with serving(slowly) as (_, url):

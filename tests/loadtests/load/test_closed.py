@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from loadtests.load import closed
-from loadtests.load.closed import Tally, closed_loop, closed_number, hold, post
+from loadtests.load.closed import LoopResults, closed_loop, closed_number, hold, post
 from loadtests.load.rates import Same, at_rates
 from tests.loadtests.load.scripted import answer, serving, steadily
 from tests.virtual import run
@@ -66,25 +66,25 @@ def asked(port: int, body: bytes = b"{}") -> bytes:
 
 
 def test_a_quantile_is_one_of_the_samples_and_of_none_there_is_none() -> None:
-    tally = Tally(seconds=[n / 1000 for n in range(100, 0, -1)])
-    assert [tally.quantile_ms(q) for q in (0, 0.5, 0.99, 1)] == pytest.approx([1, 50, 99, 100])
-    assert str(Tally().quantile_ms(0.5)) == "nan"
+    results = LoopResults(seconds=[n / 1000 for n in range(100, 0, -1)])
+    assert [results.quantile_ms(q) for q in (0, 0.5, 0.99, 1)] == pytest.approx([1, 50, 99, 100])
+    assert str(LoopResults().quantile_ms(0.5)) == "nan"
 
 
 def test_answers_statuses_and_verdicts_are_counted() -> None:
-    tally, _ = against_a_server(lambda port: closed_loop(port, asked(port), 3, 0.1, judge=lambda body: body.decode()))
-    answers = len(tally.seconds)
+    results, _ = against_a_server(lambda port: closed_loop(port, asked(port), 3, 0.1, judge=lambda body: body.decode()))
+    answers = len(results.seconds)
     assert answers >= 3
-    assert tally.statuses == {200: answers}
-    assert tally.verdicts == {'{"source":"db"}': answers}
-    assert tally.rate_of('{"source":"db"}') == pytest.approx(tally.per_second)
+    assert results.statuses == {200: answers}
+    assert results.verdicts == {'{"source":"db"}': answers}
+    assert results.rate_of('{"source":"db"}') == pytest.approx(results.per_second)
 
 
 def test_what_comes_in_the_time_is_counted_and_not_what_comes_before_or_after_it() -> None:
-    tally, heard = against_a_server(lambda port: closed_loop(port, asked(port), 2, 0.4, warm_up_s=0.2))
-    assert tally.wall_s == pytest.approx(0.4)
-    assert len(tally.seconds) == pytest.approx(len(heard) * 0.4 / 0.6, rel=0.05)
-    assert sum(tally.seconds) == pytest.approx(2 * 0.4, rel=0.05), "each of the two always asks"
+    results, heard = against_a_server(lambda port: closed_loop(port, asked(port), 2, 0.4, warm_up_s=0.2))
+    assert results.wall_s == pytest.approx(0.4)
+    assert len(results.seconds) == pytest.approx(len(heard) * 0.4 / 0.6, rel=0.05)
+    assert sum(results.seconds) == pytest.approx(2 * 0.4, rel=0.05), "each of the two always asks"
 
 
 def test_a_server_that_hangs_up_ends_the_loop_with_an_error() -> None:
@@ -94,8 +94,8 @@ def test_a_server_that_hangs_up_ends_the_loop_with_an_error() -> None:
 
 def test_the_next_request_is_asked_each_time() -> None:
     numbers = iter(range(10**9))
-    tally, _ = against_a_server(lambda port: closed_loop(port, lambda: asked(port, b"%d" % next(numbers)), 2, 0.05))
-    assert next(numbers) >= len(tally.seconds) > 0
+    results, _ = against_a_server(lambda port: closed_loop(port, lambda: asked(port, b"%d" % next(numbers)), 2, 0.05))
+    assert next(numbers) >= len(results.seconds) > 0
 
 
 def test_streams_are_counted_in_events_and_refusals_by_status() -> None:
@@ -108,10 +108,10 @@ def test_streams_are_counted_in_events_and_refusals_by_status() -> None:
 
 
 def test_a_number_of_requests_is_sent_to_the_last_one_each_in_its_turn() -> None:
-    tally, heard = against_a_server(lambda port: closed_number(port, [asked(port), asked(port, b"refuse")], 3, 20))
-    assert tally.statuses == {200: 10, 429: 10}
+    results, heard = against_a_server(lambda port: closed_number(port, [asked(port), asked(port, b"refuse")], 3, 20))
+    assert results.statuses == {200: 10, 429: 10}
     assert Counter(b"refuse" in each for each in heard) == {True: 10, False: 10}
-    assert tally.wall_s > 0
+    assert results.wall_s > 0
 
 
 def test_what_holds_a_place_has_arrived_and_is_not_answered() -> None:

@@ -19,7 +19,7 @@ def test_a_recording_is_described_as_it_was_recorded(tmp_path: Path) -> None:
     found = describe(parse({"seconds": 10, "tenants": [tenant]}))
     assert (found.requests, found.per_s, found.busiest_second, found.empty_seconds) == (4, 0.4, 3, 0.8)
     assert found.busiest_over_mean == pytest.approx(7.5)
-    assert (found.prompt_tokens.p50, found.prompt_tokens.most, found.answer_tokens.total) == (20, 40, 406)
+    assert (found.prompt_tokens.p50, found.prompt_tokens.max, found.answer_tokens.total) == (20, 40, 406)
     assert found.deadline_ms == (101, 500)
     assert found.tenants == {"t-a": 3, "t-b": 1}
     said = "\n".join(lines(found))

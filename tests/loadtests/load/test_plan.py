@@ -163,14 +163,14 @@ def drawn(size: Distribution, count: int = 4000) -> list[int]:
 
 def test_a_fixed_size_is_exact_and_a_lognormal_one_has_its_median_and_its_bound() -> None:
     assert {*drawn(constant(40), 10)} == {40}
-    found = drawn(LogNormal(kind="log_normal", median=100, p95=518, most=400))
+    found = drawn(LogNormal(kind="log_normal", median=100, p95=518, max=400))
     assert 90 < statistics.median(found) < 110
     assert max(found) == 400
     assert min(found) >= 1
 
 
 def test_an_exponential_size_has_its_median_and_its_bound() -> None:
-    size = Exponential(kind="exponential", mean=144, most=700)
+    size = Exponential(kind="exponential", mean=144, max=700)
     found = drawn(size)
     assert statistics.median(found) == pytest.approx(size.median, rel=0.05)
     assert 130 < statistics.fmean(found) < 158  # a little less for the bound
@@ -186,5 +186,5 @@ def test_a_longer_answer_may_have_a_later_deadline() -> None:
     (made,) = parse(tenant(deadline_ms=1000, deadline_per_token_ms=40)).tenants
     assert [Ask(0, made, 1, tokens, False).deadline_ms for tokens in (1, 100, 9999)] == [1040, 5000, 120_000]
     assert Ask(0, made, 1, 100, False).waits_s == 10
-    (made,) = parse(tenant(deadline_ms=1000, deadline_per_token_ms=40, patience_ms=300)).tenants
+    (made,) = parse(tenant(deadline_ms=1000, deadline_per_token_ms=40, client_timeout_ms=300)).tenants
     assert Ask(0, made, 1, 100, False).waits_s == 0.3

@@ -42,7 +42,7 @@ def test_a_trace_is_replayed_as_it_was_recorded(trace: Path) -> None:
 def test_a_trace_may_be_faster_and_its_texts_shorter(trace: Path) -> None:
     plan = parse(raw(trace, time_scale=2, token_scale=0.01, repeat=False))
     assert sent(plan) == [(0, "t", 1, 1), (0.5, "t", 2, 1), (1.5, "t", 3, 1)]
-    assert [tokens for _, _, tokens, _ in sent(parse(raw(trace, token_scale=5, most_tokens=900)))] == [500, 900, 900]
+    assert [tokens for _, _, tokens, _ in sent(parse(raw(trace, token_scale=5, max_tokens=900)))] == [500, 900, 900]
 
 
 def test_a_trace_that_is_over_begins_again_after_a_mean_gap(trace: Path) -> None:
@@ -79,7 +79,7 @@ def test_each_client_of_a_trace_can_be_a_tenant_of_its_own(trace: Path) -> None:
 def test_the_least_active_of_too_many_clients_share_a_tenant(tmp_path: Path) -> None:
     path = tmp_path / "many.csv"
     path.write_text(HEADER + "0,x,1,1\n0,gpt 3.5/a,1,1\n1,gpt 3.5/a,1,1\n1,y,1,1\n2,z,1,1\n2,z,1,1\n")
-    plan = parse(raw(path, by_client=True, most_clients=2, repeat=False))
+    plan = parse(raw(path, by_client=True, max_clients=2, repeat=False))
     assert {tenant.name: len(tenant.recorded) for tenant in plan.tenants} == {
         "t-gpt_3-5-a": 2,
         "t-z": 2,
@@ -110,8 +110,8 @@ def test_a_trace_can_be_given_apart_from_its_plan(trace: Path, tmp_path: Path) -
         ({"start_s": -1}, "start_s"),
         ({"length_s": 0}, "length_s"),
         ({"token_scale": 0}, "token_scale"),
-        ({"most_tokens": 0}, "most_tokens"),
-        ({"most_clients": 0}, "most_clients"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_clients": 0}, "max_clients"),
         ({"speed": 2}, "speed"),
         ({"load": 1}, "give per_s"),
         ({"format": "azure"}, "request 1 is not of format azure"),

@@ -147,7 +147,7 @@ def test_rows_a_little_out_of_place_are_put_where_they_belong(start_s: float, le
 
 
 def test_a_part_with_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_ROWS", 3)
+    monkeypatch.setattr(traces, "MAX_ROWS", 3)
     path = written(tmp_path, 0, 1, 2, 3, 500)
     with pytest.raises(LabError, match="take a shorter one"):
         read(path, "vtc")

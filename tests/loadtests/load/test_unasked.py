@@ -8,12 +8,12 @@ import pytest
 
 from loadtests.load.arrivals import Ask
 from loadtests.load.client import Client
-from tests.loadtests.load.scripted import Heard, Script, answer, endings, plan, serving, steadily
+from tests.loadtests.load.scripted import Received, Script, answer, endings, plan, serving, steadily
 
 BETWEEN_S = 0.05
 
 
-async def once_more_later(heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def once_more_later(heard: Received, writer: asyncio.StreamWriter) -> None:
     await answer(heard, writer)
     await asyncio.sleep(BETWEEN_S)
     await answer(heard, writer)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from loadtests.report.figure import Figure, at_least, at_most, told
+from loadtests.report.figure import Figure, at_least, at_most, formatted
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_a_figure_holds_its_target_or_does_not(figure: Figure, held: bool | None
     ],
 )
 def test_values_are_told_as_people_write_them(value: float, unit: str, text: str) -> None:
-    assert told(value, unit) == text
+    assert formatted(value, unit) == text

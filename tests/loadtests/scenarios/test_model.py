@@ -148,5 +148,5 @@ def test_the_others_have_their_means() -> None:
 
 
 def test_limits_hold() -> None:
-    values = drawn({"kind": "exponential", "mean": 5, "least": 2, "most": 6})
+    values = drawn({"kind": "exponential", "mean": 5, "min": 2, "max": 6})
     assert (min(values), max(values)) == (2, 6)

@@ -18,8 +18,8 @@ from loadtests.simulator.report import (
     Work,
 )
 
-WAITS = Quantiles(count=100, mean=0.1, p50=0.08, p90=0.2, p95=0.25, p99=0.3, most=0.4)
-LATENCIES = Quantiles(count=100, mean=0.2, p50=0.16, p90=0.3, p95=0.33, p99=0.5, most=0.6)
+WAITS = Quantiles(count=100, mean=0.1, p50=0.08, p90=0.2, p95=0.25, p99=0.3, max=0.4)
+LATENCIES = Quantiles(count=100, mean=0.2, p50=0.16, p90=0.3, p95=0.33, p99=0.5, max=0.6)
 
 
 def tenant(name: str, *, on_time: int = 80, distinct: int = 100, tenants: int = 1) -> TenantReport:
@@ -69,14 +69,14 @@ def report(
         "latency_s": LATENCIES,
         "first_token_s": WAITS,
         "wait_s": WAITS,
-        "latency_to_deadline": Quantiles(count=10, mean=0.3, p50=0.3, p90=0.5, p95=0.6, p99=0.9, most=1.0),
+        "latency_to_deadline": Quantiles(count=10, mean=0.3, p50=0.3, p90=0.5, p95=0.6, p99=0.9, max=1.0),
         "admitted": 7_000,
         "dropped_after_admission_share": 0.012,
         "missed_after_worker_share": 0.0,
         "answers_after_deadline": 0,
         "dispatches": 6_900,
         "hints": Hints(),
-        "fairness": Fairness(9_000.0, ("a", "b"), watched=2, largest_cost=400.0, jain_least=0.99, jain_mean=1.0),
+        "fairness": Fairness(9_000.0, ("a", "b"), watched=2, largest_cost=400.0, jain_min=0.99, jain_mean=1.0),
         "quality": Quality(6_800 * goodput, 6_800 * goodput, {0: 6_800}, 0, 0, 0.0),
         "coverage": None,
         "series": Series(

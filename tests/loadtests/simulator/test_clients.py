@@ -24,13 +24,13 @@ def ledger(policy: str = "fifo", worker: dict[str, Any] = ONE, **tenant: Any) ->
 
 
 def test_a_client_without_patience_leaves_before_its_deadline_and_is_gone() -> None:
-    told = ledger(deadline_s=100, patience_s=1.5)
+    told = ledger(deadline_s=100, client_timeout_s=1.5)
     assert told.gone_waiting > 10
     assert told.evicted_total == told.failed_total == told.late == 0
 
 
 def test_a_client_that_leaves_while_a_worker_answers_is_told_apart() -> None:
-    told = ledger(deadline_s=100, patience_s=0.5)
+    told = ledger(deadline_s=100, client_timeout_s=0.5)
     assert told.gone_running > 0
     assert told.on_time == 0
 
@@ -43,8 +43,8 @@ def test_a_deadline_that_passes_in_the_queue_is_an_eviction_whoever_notices() ->
 
 
 def test_a_patient_client_gets_its_answer_late_unless_the_policy_cancels() -> None:
-    assert ledger("fifo", deadline_s=1.5, patience_s=1000).late > 10
-    assert ledger("round_robin_ttl_cancel", deadline_s=1.5, patience_s=1000).late == 0
+    assert ledger("fifo", deadline_s=1.5, client_timeout_s=1000).late > 10
+    assert ledger("round_robin_ttl_cancel", deadline_s=1.5, client_timeout_s=1000).late == 0
 
 
 def test_work_for_a_client_that_left_goes_on_and_is_wasted_unless_it_is_cancelled() -> None:

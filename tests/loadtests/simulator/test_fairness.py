@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtests.simulator.accounts import Account
 from loadtests.simulator.clients import Tenant
 from loadtests.simulator.fairness import Gaps, Jain, index, max_min, summary
 from loadtests.simulator.histogram import Histogram
 from loadtests.simulator.plan import Plan
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.simulation import Simulation
-from loadtests.simulator.tally import Account
 from services.core.cost import Weights
 from tests.loadtests.simulator.worlds import scenario, unmeasured
 
@@ -78,7 +78,7 @@ def test_who_asks_for_little_and_gets_it_is_treated_fairly() -> None:
     for tenant, asked, served in [(small, 10, 10), (big, 500, 45), (other, 500, 45)]:
         tenant.asked_cost, tenant.served_cost = asked, served
     jain.close()
-    assert summary(Gaps(everyone), jain).jain_least == pytest.approx(1.0)
+    assert summary(Gaps(everyone), jain).jain_min == pytest.approx(1.0)
     assert small.asked_cost == 0
 
 
@@ -89,9 +89,9 @@ def test_a_scheduler_that_shares_work_has_a_smaller_gap_than_one_that_shares_tur
     assert tokens.gap_cost is not None
     assert turns.gap_cost is not None
     assert tokens.gap_cost < 10 * tokens.largest_cost < turns.gap_cost
-    assert tokens.jain_least is not None
-    assert turns.jain_least is not None
-    assert tokens.jain_least > 0.99 > turns.jain_least
+    assert tokens.jain_min is not None
+    assert turns.jain_min is not None
+    assert tokens.jain_min > 0.99 > turns.jain_min
 
 
 @pytest.mark.parametrize(("duration_s", "cool_down_s", "windows"), [(30, 0, 1), (60, 0, 1), (120, 0, 2), (130, 10, 2)])

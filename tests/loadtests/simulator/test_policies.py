@@ -11,6 +11,7 @@ import pytest
 from loadtests.scenarios.changes import Changes, changed
 from loadtests.scenarios.model import find, load_raw, parse
 from loadtests.simulator import capacity, engine
+from loadtests.simulator.accounts import Account, LedgerError
 from loadtests.simulator.clients import Tenant
 from loadtests.simulator.job import Job
 from loadtests.simulator.policies.fifo import Fifo
@@ -19,7 +20,6 @@ from loadtests.simulator.policies.vtc import Vtc
 from loadtests.simulator.policy import Policy, Refusal
 from loadtests.simulator.predictions import Predictions
 from loadtests.simulator.simulation import Simulation
-from loadtests.simulator.tally import Account, LedgerError
 from services.cli.errors import LabError
 from services.core.cost import Weights
 from services.core.outcome import Outcome

@@ -23,8 +23,8 @@ TABLE = table()
 PROMISES = [promise for row in TABLE.promises for promise in TABLE.of(row)]
 
 
-def asked(arrived_at: float, deadline_s: float, cost: float, *, least_s: float = 0.0, counts: bool = True) -> Asked:
-    return Asked(arrived_at, arrived_at + deadline_s, cost, least_s, counts)
+def asked(arrived_at: float, deadline_s: float, cost: float, *, min_s: float = 0.0, counts: bool = True) -> Asked:
+    return Asked(arrived_at, arrived_at + deadline_s, cost, min_s, counts)
 
 
 # ---- the oracle
@@ -40,7 +40,7 @@ def test_the_oracle_serves_capacity_times_time_under_overload() -> None:
 
 
 def test_the_oracle_leaves_out_what_no_worker_could_do_in_time() -> None:
-    assert best_work([asked(0.0, 1.0, 50.0, least_s=1.1)], 100.0) == 0.0
+    assert best_work([asked(0.0, 1.0, 50.0, min_s=1.1)], 100.0) == 0.0
 
 
 def test_the_oracle_counts_a_part_that_was_done_by_the_deadline() -> None:
@@ -136,7 +136,7 @@ def test_what_could_not_be_measured_holds_nothing() -> None:
         assert figure.held is False
         assert math.isnan(figure.value)
     assert promise(line(at_most=None)).figure({}).held is None
-    assert promise(line()).told({}, "fifo") == "–"
+    assert promise(line()).formatted({}, "fifo") == "–"
 
 
 def test_a_figure_of_several_cases_is_that_of_the_worst_of_them() -> None:
@@ -154,8 +154,8 @@ def test_a_figure_is_compared_with_another_case_or_policy_seed_by_seed() -> None
 
 
 def test_a_median_is_told_with_the_worst_seed_where_it_differs() -> None:
-    assert promise(line()).told(played(burst=[0.01, 0.08]), "weir") == "4.50 % (8.00 %)"
-    assert promise(line()).told(played(burst=[0.01, 0.01]), "weir") == "1.00 %"
+    assert promise(line()).formatted(played(burst=[0.01, 0.08]), "weir") == "4.50 % (8.00 %)"
+    assert promise(line()).formatted(played(burst=[0.01, 0.01]), "weir") == "1.00 %"
 
 
 # ---- the table

@@ -11,8 +11,8 @@ import pytest
 
 from loadtests.scenarios.model import Scenario, parse
 from loadtests.simulator import runs
+from loadtests.simulator.accounts import Timeline
 from loadtests.simulator.runs import execute, plan
-from loadtests.simulator.tally import Timeline
 from services.cli.errors import LabError
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from loadtests.simulator.accounts import Account, LedgerError, check
 from loadtests.simulator.plan import Plan
-from loadtests.simulator.tally import Account, LedgerError, check
 from services.core.request import Request
 from tests.loadtests.simulator.worlds import BASELINES, SLOTS, STEPS, ends, play, scenario, unmeasured
 
@@ -112,7 +112,7 @@ tenant = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 200),
         "completion_tokens": st.sampled_from([1, 50, LENGTHS]),
     },
-    optional={"patience_s": st.sampled_from([0.02, 0.3, 5])},
+    optional={"client_timeout_s": st.sampled_from([0.02, 0.3, 5])},
 )
 failure = st.fixed_dictionaries(
     {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.load.ledger import ENDINGS, HELD_BACK, ON_TIME, Row
-from loadtests.storm.ledger import MOST_CODES, MOST_ROWS, Books, ending_of
+from loadtests.storm.ledger import MAX_CODES, MAX_ROWS, Books, ending_of
 from services.contracts.storm import Counts, TenantCounts
 
 NAMES = [name for name in Counts.__struct_fields__ if name != "held_back"]
@@ -43,11 +43,11 @@ def test_sent_is_ended_and_under_way_in_every_view(tried: list[tuple[str, float,
     whole = books.all.fill(TenantCounts(id="all"))
     assert whole.sent == len(tried) == books.people[0]
     for views in (books.series(0.0), books.tenants()):
-        assert len(views) <= MOST_ROWS
+        assert len(views) <= MAX_ROWS
         for name in NAMES:
             assert sum(getattr(view, name) for view in views) == getattr(whole, name)
     for kind in ("refused", "failed"):
-        assert len(books.all.codes[kind]) <= MOST_CODES
+        assert len(books.all.codes[kind]) <= MAX_CODES
     assert sum(tenant.answered for tenant in books.tenants()) == books.people[1] == whole.on_time
 
 
@@ -55,7 +55,7 @@ def test_a_thousand_invented_codes_are_counted_under_their_last() -> None:
     books = Books()
     for number in range(1000):
         ended(books, begun(books, "anna", 0.0), "failed:bad_status", f"code-{number}")
-    assert len(books.all.codes["refused"]) == MOST_CODES
+    assert len(books.all.codes["refused"]) == MAX_CODES
     assert books.all.codes["refused"].total() == 1000
 
 

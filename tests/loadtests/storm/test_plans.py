@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadtests.load.arrivals import Ask, asks
 from loadtests.scenarios.model import Retries, Turn, find, load_raw, names, parse
 from loadtests.storm.scenarios import SCENARIOS, Button, Storm, failures, load
-from loadtests.storm.sliders import MOST_RATE_PER_S, MOST_SECONDS, slider, slider_values
+from loadtests.storm.sliders import MAX_RATE_PER_S, MAX_SECONDS, slider, slider_values
 from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
@@ -58,7 +58,7 @@ def test_a_load_asks_for_as_many_times_capacity_as_it_says() -> None:
 def test_what_may_be_sent_bounds_the_rate_and_who_dominates_still_does() -> None:
     loud = SCENARIOS["noisy_neighbour"].storm({"intensity": 20.0})
     per_s = loud.per_s(5000.0)
-    assert loud.most_times * per_s == pytest.approx(MOST_RATE_PER_S)
+    assert loud.max_times * per_s == pytest.approx(MAX_RATE_PER_S)
     shares = {tenant.name: max(step.per_s for step in tenant.steps) for tenant in loud.plan(per_s).tenants}
     assert shares["crowd"] / shares["anna"] == pytest.approx(20 / 0.15)
     assert loud.per_s(10.0) == 10.0
@@ -69,10 +69,10 @@ def test_no_position_of_the_sliders_passes_a_bound(scenario: Button) -> None:
     for values in corners(scenario):
         made = scenario.storm(values)
         assert made.seconds == pytest.approx(values["seconds"])
-        assert made.seconds <= MOST_SECONDS
-        assert made.seconds + made.patience_s <= 72
-        assert made.most_times <= 21
-        assert made.per_s(1e6) * made.most_times <= MOST_RATE_PER_S * (1 + 1e-9)
+        assert made.seconds <= MAX_SECONDS
+        assert made.seconds + made.client_timeout_s <= 72
+        assert made.max_times <= 21
+        assert made.per_s(1e6) * made.max_times <= MAX_RATE_PER_S * (1 + 1e-9)
         assert all(end <= made.seconds for _, end in made.troubles)
         assert all(0 <= from_s < made.seconds for from_s, _ in made.chapters)
 
@@ -126,7 +126,11 @@ def test_every_other_slider_turns_what_it_says() -> None:
     (tenant, *_) = (
         SCENARIOS["retry_storm"].storm({"deadline_ms": 5000, "retries": 5, "obey_hints": 1}).plan(1.0).tenants
     )
-    assert (tenant.deadline_ms, tenant.patience_ms, tenant.retries) == (5000, 5000, Retries(attempts=5, wait="hint"))
+    assert (tenant.deadline_ms, tenant.client_timeout_ms, tenant.retries) == (
+        5000,
+        5000,
+        Retries(attempts=5, wait="hint"),
+    )
     assert SCENARIOS["burst"].storm({"leaving": 35.0}).leaving == 0.35
 
 
@@ -203,7 +207,7 @@ def test_a_switch_is_on_or_off(value: float):
         {"duration_s": 61},
         {"duration_s": 9},
         {"cache_silent": [{"from_s": 5, "until_s": 31}]},
-        {"tenants": [{**TENANT, "patience_s": 1}]},
+        {"tenants": [{**TENANT, "client_timeout_s": 1}]},
         {"tenants": [{**TENANT, "deadline_s": 20}]},
         {"tenants": [{**TENANT, "retries": {"attempts": 6, "wait": "hint"}}]},
     ],

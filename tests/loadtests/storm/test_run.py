@@ -19,7 +19,7 @@ from loadtests.storm.ledger import Books
 from loadtests.storm.run import QUESTIONS, Run, RunRequest
 from loadtests.storm.scenarios import SCENARIOS
 from loadtests.storm.sliders import slider_values
-from services.contracts.storm import Run as RunTold
+from services.contracts.storm import Run as RunResult
 from services.runtime.http import Exchange
 from services.runtime.log import Log
 from tests import virtual
@@ -49,10 +49,10 @@ async def never(exchange: Exchange) -> None:
 def played(
     handler: Handler, scenario: str = "steady", *, stop_after_s: float = 0.0, limits: dict[str, Any] | None = None,
     **sliders: float,
-) -> RunTold:  # fmt: skip
+) -> RunResult:  # fmt: skip
     """Ten seconds at twenty requests a second, unless it is told otherwise."""
 
-    async def main() -> RunTold:
+    async def main() -> RunResult:
         routes = {("POST", "/v1/chat/completions"): handler, ("POST", "/ask"): handler}
         async with serving(routes, drain_timeout_s=0.2) as process:
             url = f"http://127.0.0.1:{process.bound_port}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loadtests.users.ledger import MOST_OUTCOMES, Ledger, Row, percentile
+from loadtests.users.ledger import MAX_OUTCOMES, Ledger, Row, percentile
 
 SERVED = Row("before", "people", "/ask", "served", "")
 REFUSED = SERVED._replace(kind="refused", detail="yield")
@@ -22,10 +22,10 @@ def test_every_outcome_is_counted_in_bounded_memory():
 
 def test_a_server_that_invents_codes_does_not_fill_the_books():
     ledger = Ledger()
-    for number in range(10 * MOST_OUTCOMES):
+    for number in range(10 * MAX_OUTCOMES):
         ledger.record(SERVED._replace(kind="failed", detail=f"418 teapot_{number}"), 0, 1)
-    assert len(ledger.rows()) <= MOST_OUTCOMES + 1
-    assert ledger.count("failed") == 10 * MOST_OUTCOMES
+    assert len(ledger.rows()) <= MAX_OUTCOMES + 1
+    assert ledger.count("failed") == 10 * MAX_OUTCOMES
     assert "failed: other" in {row.outcome for row, _ in ledger.rows()}
 
 

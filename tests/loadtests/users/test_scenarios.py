@@ -106,7 +106,9 @@ FAULTY = {
     "tenants: [{name: demo, stream: 0.7, ask: 0.7, arrivals: {kind: closed, clients: 8}}]": "shares",
     "tenants: [{name: demo, arrivals: {kind: closed, clients: 0}}]": "a client at some time",
     "workers.0.failures: [{from_s: 1, until_s: 2}]": "are slow",
-    "tenants: [{name: demo, patience_s: {kind: choice, values: [1]}, arrivals: {kind: closed, clients: 8}}]": "number",
+    "tenants: [{name: a, client_timeout_s: {kind: choice, values: [1]}, arrivals: {kind: closed, clients: 8}}]": (
+        "number"
+    ),
     "nowhere.at.0.all.x: 1": "",
 }
 
@@ -177,7 +179,7 @@ def test_a_scenario_that_makes_no_sense_is_refused(changes):
         {"surfaces": {}},
         {"surfaces": {"mail": 1}},
         {"retries": Retries(attempts=99)},
-        {"patience_ms": -1},
+        {"client_timeout_ms": -1},
         {"name": "a\r\nx-evil: 1"},
     ],
 )

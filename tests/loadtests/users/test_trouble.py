@@ -94,7 +94,7 @@ def test_what_the_last_stage_broke_is_mended_at_once(workers):
 def test_a_run_that_ends_in_the_middle_mends_too(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ALL)
-    trouble.mend()
+    trouble.repair()
     assert [one.asked[-1][0] for one in workers] == ["DELETE", "DELETE"]
 
 

@@ -15,12 +15,12 @@ from services.worker.process import EngineProcess
 
 ODD = (sys.executable, "-m", "tests.real.engine.odd_child")
 START_WITHIN_S = 60.0
-PATIENCE_S = 60.0  # a test that would wait for ever fails after this
+CLIENT_TIMEOUT_S = 60.0  # a test that would wait for ever fails after this
 
 
 def run(scenario: Callable[[], Awaitable[None]], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None):
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(CLIENT_TIMEOUT_S):
             await scenario()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:

@@ -22,7 +22,7 @@ from loadtests.cluster.making import CHAT, Shape
 from loadtests.cluster.processes import freeze
 from loadtests.cluster.stack import Stack, stack
 from loadtests.cluster.stand import Server, key_of, ready
-from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import nonce, prompt
 from loadtests.runs.integrity.questions import MAX_TOKENS, ROUTES
 
@@ -65,7 +65,7 @@ async def ask(client: httpx2.AsyncClient, stream: bool) -> Verdict:
     mark = nonce(next(NUMBERS))
     body = {"messages": [{"role": "user", "content": prompt(mark)}], "max_tokens": MAX_TOKENS, "stream": stream}
     reply = await client.post(ROUTES[CHAT], json=body)
-    verdict = judge(Heard(reply.status_code, reply.content, stream and reply.status_code == 200), mark, MAX_TOKENS)
+    verdict = judge(Received(reply.status_code, reply.content, stream and reply.status_code == 200), mark, MAX_TOKENS)
     assert verdict not in (Verdict.WRONG, Verdict.FOREIGN, Verdict.DROPPED), reply.text
     if verdict is Verdict.REFUSED:
         print(f"refused with {reply.status_code}: {reply.text}")  # pytest shows it where a refusal is a fault

@@ -10,9 +10,9 @@ import pytest
 from loadtests.report.record import Record
 from loadtests.runs.integrity import report
 from loadtests.runs.integrity.checker import End
-from loadtests.runs.integrity.deck import ROUTER, TIMES, WORKER, What
 from loadtests.runs.integrity.parts import Sizes
 from loadtests.runs.integrity.run import run
+from loadtests.runs.integrity.schedule import ROUTER, TIMES, WORKER, What
 from loadtests.runs.judged import lines
 from tests.real.loadtests.standing import no_stack
 

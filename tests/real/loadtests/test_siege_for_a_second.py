@@ -12,7 +12,7 @@ from loadtests.runs.siege.run import SHAPE, TENANTS, Wanted, plan, play_row
 
 def test_every_kind_of_attacker_reaches_a_real_router_and_it_goes_on_answering() -> None:
     """Ten of each for a second, one kind after the other. No latency is judged: the machine may be slow."""
-    wanted = Wanted(seconds=1, most=10, settle_s=0.1)
+    wanted = Wanted(seconds=1, limit=10, settle_s=0.1)
     rows = [Row(attack.name) for attack in ATTACKS if not attack.exhausts]
 
     async def played() -> None:

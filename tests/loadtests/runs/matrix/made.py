@@ -21,7 +21,7 @@ from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.runs.matrix import cases as module
 from loadtests.runs.matrix.cases import SERIES, Case
 from loadtests.runs.matrix.cell import Cell, Row, Second, Series, TenantRow
-from loadtests.runs.matrix.drill import Drill, Run
+from loadtests.runs.matrix.setup import Run, Setup
 from loadtests.runs.matrix.staging import troubles
 
 MACHINE = "2 cores of a test; commit abc, 2026-01-01"
@@ -100,6 +100,6 @@ def load(*rows: Asked, tokens_written: float = 0.0, tenants: tuple[str, ...] = (
     return Run("made", plan, ledger, figures(plan, ledger), used)
 
 
-def drill(folder: Path, tokens_per_s: float = 8.0) -> Drill:
-    """A drill without processes."""
-    return Drill(Stand(Shape(), folder), Capacity(tokens_per_s / 8, tokens_per_s, Quantiles()), lambda text: None)
+def setup(folder: Path, tokens_per_s: float = 8.0) -> Setup:
+    """A setup without processes."""
+    return Setup(Stand(Shape(), folder), Capacity(tokens_per_s / 8, tokens_per_s, Quantiles()), lambda text: None)

@@ -15,9 +15,9 @@ from loadtests.load.plan import Plan, Tenant
 from loadtests.runs.matrix import targets
 from loadtests.runs.matrix.cases import SERIES, Case, deadlines
 from loadtests.runs.matrix.cases import case as unread_case
-from loadtests.runs.matrix.drill import MAX_SECONDS, Drill, Run
 from loadtests.runs.matrix.play import play
 from loadtests.runs.matrix.playing import planned_s
+from loadtests.runs.matrix.setup import MAX_SECONDS, Run, Setup
 from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import SUBJECTS, queue_timeout_ms
 from loadtests.scenarios.changes import Changes
@@ -29,7 +29,7 @@ from tests.loadtests.runs.matrix.made import case, load
 PER_S = 200.0
 
 
-class Dry(Drill):
+class Dry(Setup):
     """Runs nothing, and remembers what it was asked to run."""
 
     plans: list[Plan]
@@ -48,10 +48,10 @@ def capacity(of: Case) -> Capacity:
 
 
 def played(of: Case, folder: Path, *, alone: bool = True) -> list[Plan]:
-    drill = Dry(Stand(of.shape, folder), capacity(of), lambda text: None)
-    drill.plans = []
-    assert asyncio.run(play(drill, of, alone=alone)).rows[0].name == of.name
-    return drill.plans
+    setup = Dry(Stand(of.shape, folder), capacity(of), lambda text: None)
+    setup.plans = []
+    assert asyncio.run(play(setup, of, alone=alone)).rows[0].name == of.name
+    return setup.plans
 
 
 each_case = pytest.mark.parametrize("name", SERIES)

@@ -9,7 +9,7 @@ import pytest
 from loadtests.load.ledger import ENDINGS, GAVE_UP, LATE, ON_TIME
 from loadtests.runs.matrix import reading
 from loadtests.runs.matrix.cell import Second
-from tests.loadtests.runs.matrix.made import asked, drill, load
+from tests.loadtests.runs.matrix.made import asked, load, setup
 
 
 @pytest.mark.parametrize("ending", sorted(ENDINGS))
@@ -19,7 +19,7 @@ def test_every_ending_is_on_time_or_refused_or_failed_and_only_one_of_them(endin
 
 def test_the_shares_of_a_row_add_up(tmp_path: Path) -> None:
     endings = [ON_TIME, "refused:yield", "refused:deadline_expired", "refused:deadline_exceeded", "failed:cut", GAVE_UP]
-    row = reading.row("x", drill(tmp_path), load(*(asked(n, each) for n, each in enumerate(endings))), 2.0)
+    row = reading.row("x", setup(tmp_path), load(*(asked(n, each) for n, each in enumerate(endings))), 2.0)
     assert row.on_time + row.refused + row.failed == pytest.approx(1)
     assert row.refused == pytest.approx(2 / 6)
     assert row.dropped == row.exceeded == pytest.approx(1 / 6)
@@ -30,7 +30,7 @@ def test_who_was_let_in_and_not_answered_is_in_the_percentiles(tmp_path: Path) -
     rows = [asked(n, ON_TIME, took_s=0.1) for n in range(90)]
     rows += [asked(100 + n, "refused:deadline_expired", took_s=1.0) for n in range(10)]
     rows += [asked(200 + n, "refused:yield", took_s=0.001) for n in range(900)]
-    row = reading.row("x", drill(tmp_path), load(*rows), 2.0)
+    row = reading.row("x", setup(tmp_path), load(*rows), 2.0)
     assert row.p50_ms == pytest.approx(100)
     assert row.p95_ms == pytest.approx(1000)
 
@@ -43,8 +43,8 @@ def test_tokens_of_late_and_cut_answers_were_written_in_vain(tmp_path: Path) -> 
 
 def test_what_arrives_outside_the_window_does_not_count(tmp_path: Path) -> None:
     run = load(asked(0, ON_TIME, at_s=1.0), asked(1, LATE, at_s=5.0), asked(2, ON_TIME, at_s=9.0))
-    assert reading.row("x", drill(tmp_path), run, 1.0).on_time == 0
-    assert reading.row("x", drill(tmp_path), run, 1.0, (0.0, 2.0)).on_time == 1
+    assert reading.row("x", setup(tmp_path), run, 1.0).on_time == 0
+    assert reading.row("x", setup(tmp_path), run, 1.0, (0.0, 2.0)).on_time == 1
 
 
 def test_fairness_is_what_was_got_over_what_was_due() -> None:
@@ -69,6 +69,6 @@ def test_a_smaller_answer_is_worth_what_its_level_is_and_passages_are_those_that
     rows = [asked(n, ON_TIME) for n in range(4)] + [asked(9, "refused:yield")]
     for each, level, source in zip(rows, (0, 1, 1, 4, 0), ("db", "cache", "none", "skipped", ""), strict=True):
         each.level, each.source = level, source
-    row = reading.row("x", drill(tmp_path), load(*rows), 1.0, quality=(1.0, 0.9, 0.5))
+    row = reading.row("x", setup(tmp_path), load(*rows), 1.0, quality=(1.0, 0.9, 0.5))
     assert row.worth_per_s * 4 == pytest.approx(1.0 + 0.9 + 0.9 + 0.5)  # the window has four seconds
     assert (row.with_passages, row.mean_level) == (0.5, 1.5)

@@ -66,10 +66,11 @@ def test_on_and_off_become_steps_too_and_a_shorter_run_has_them_all_in_less_time
 def test_clients_leave_a_little_after_their_deadline_or_when_the_file_says() -> None:
     arrivals = {"kind": "poisson", "load": 1}
     usual, hurried = tenants_of(
-        scenario({"name": "a", "arrivals": arrivals}, {"name": "b", "arrivals": arrivals, "patience_s": 0.4}), CAPACITY
+        scenario({"name": "a", "arrivals": arrivals}, {"name": "b", "arrivals": arrivals, "client_timeout_s": 0.4}),
+        CAPACITY,
     )
-    assert (usual.deadline_ms, usual.patience_ms) == (1000, 1000 + LEAVES_AFTER_MS)
-    assert hurried.patience_ms == 400
+    assert (usual.deadline_ms, usual.client_timeout_ms) == (1000, 1000 + LEAVES_AFTER_MS)
+    assert hurried.client_timeout_ms == 400
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from loadtests.cluster.making import CLIENTS, POSTGRES, VALKEY
 from loadtests.cluster.processes import StandError, frozen
 from loadtests.cluster.stack import Stack
 from loadtests.faults.wires import HEALTHY
-from loadtests.runs.integrity import deck
+from loadtests.runs.integrity import schedule
 from loadtests.runs.integrity.checker import Trouble
-from loadtests.runs.integrity.deck import HOLDS_S, Card, What
+from loadtests.runs.integrity.schedule import HOLDS_S, PlannedFault, What
 
 CUT_AFTER_BYTES = 2000
 LATENCY_MS, JITTER_MS = 40, 20
@@ -32,8 +32,8 @@ WIRE_LINES = {
     What.GONE: "refuse",
 }
 NAMES = {
-    deck.RETRIEVAL: "retrieval", deck.POSTGRES: POSTGRES, deck.VALKEY: VALKEY, deck.ROUTER: "router",
-    deck.CLIENTS: CLIENTS,
+    schedule.RETRIEVAL: "retrieval", schedule.POSTGRES: POSTGRES, schedule.VALKEY: VALKEY, schedule.ROUTER: "router",
+    schedule.CLIENTS: CLIENTS,
 }  # fmt: skip
 
 
@@ -41,14 +41,14 @@ NAMES = {
 class Span:
     """A fault as it happened to `part`, by `perf_counter`. A kill ends when the part is ready again."""
 
-    card: Card
+    card: PlannedFault
     part: str
     from_s: float
     to_s: float
 
 
 def trouble_of(span: Span) -> Trouble:
-    what, wire = span.card.what, span.card.part == deck.CLIENTS
+    what, wire = span.card.what, span.card.part == schedule.CLIENTS
     return Trouble(
         span.from_s,
         span.to_s,
@@ -61,7 +61,7 @@ def trouble_of(span: Span) -> Trouble:
 
 
 @dataclass
-class Havoc:
+class FaultInjector:
     """`count` faults in `seconds`. A part has one fault at a time; different parts may have theirs at once.
 
     `alone`: one fault at a time overall, each when the router misses no component. `router_logged`: the size of the
@@ -69,7 +69,7 @@ class Havoc:
     """
 
     stack: Stack
-    cards: Iterator[Card]
+    cards: Iterator[PlannedFault]
     count: int
     seconds: float
     chance: Random
@@ -77,16 +77,18 @@ class Havoc:
     spans: list[Span] = field(default_factory=list)
     down: dict[str, float] = field(default_factory=dict)
     router_logged: list[int] = field(default_factory=list)
-    _put_off: list[Card] = field(default_factory=list)
+    _put_off: list[PlannedFault] = field(default_factory=list)
 
     def troubles(self) -> list[Trouble]:
         """The faults that clients may notice at their own connections."""
-        return [trouble_of(span) for span in self.spans if span.card.part in (deck.ROUTER, deck.CLIENTS)]
+        return [trouble_of(span) for span in self.spans if span.card.part in (schedule.ROUTER, schedule.CLIENTS)]
 
     def kills(self) -> list[tuple[str, Trouble]]:
         return [
-            (span.part, trouble_of(span)) for span in self.spans if span.card == Card(deck.WORKER, What.KILL)
-        ]  # fmt: skip
+            (span.part, trouble_of(span))
+            for span in self.spans
+            if span.card == PlannedFault(schedule.WORKER, What.KILL)
+        ]
 
     async def run(self) -> None:
         """Inject all faults, until each is over. Raises StandError if a part does not come back."""
@@ -109,7 +111,7 @@ class Havoc:
         with contextlib.suppress(StandError):
             await self.stack.until_whole(WHOLE_AGAIN_WITHIN_S)
 
-    async def _next(self) -> tuple[Card, str]:
+    async def _next(self) -> tuple[PlannedFault, str]:
         """A card whose part has no fault now, postponed cards first. Waits if every part has a fault."""
         while True:
             for card in self._put_off:
@@ -121,14 +123,14 @@ class Havoc:
             else:
                 await asyncio.sleep(LOOK_EVERY_S)
 
-    def _free(self, card: Card) -> str:
-        if card.part == deck.WORKER:
+    def _free(self, card: PlannedFault) -> str:
+        if card.part == schedule.WORKER:
             names = [server.process.name for server in self.stack.workers if server.process.name not in self.down]
             return self.chance.choice(names) if names else ""
         name = NAMES[card.part]
         return "" if name in self.down else name
 
-    async def _one(self, card: Card, part: str) -> None:
+    async def _one(self, card: PlannedFault, part: str) -> None:
         began = self.down[part]
         await self._do(card.what, part)
         self.spans.append(Span(card, part, began, perf_counter()))
@@ -143,7 +145,7 @@ class Havoc:
         part = self.stack.parts[name]
         part.kill()
         await asyncio.sleep(HOLDS_S[What.KILL])
-        if name == NAMES[deck.ROUTER]:
+        if name == NAMES[schedule.ROUTER]:
             self.router_logged.append(self.stack.router.process.log.stat().st_size)
         async with asyncio.timeout(FINISH_WITHIN_S):
             await part.start()

@@ -23,7 +23,7 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class PlannedFault:
     part: str
     what: What
 
@@ -52,30 +52,30 @@ TIMES: dict[str, dict[What, int]] = {
     ROUTER: {What.KILL: 4, What.FREEZE: 2},
     CLIENTS: {What.RESET: 2, What.CUT: 1, What.SLOW: 1},
 }  # fmt: skip
-DECK = tuple(
-    Card(part, what) for part, times in TIMES.items() for what, count in times.items() for _ in range(count)
+PLANNED = tuple(
+    PlannedFault(part, what) for part, times in TIMES.items() for what, count in times.items() for _ in range(count)
 )  # fmt: skip
 
 
-def deal(seed: int) -> Iterator[Card]:
+def deal(seed: int) -> Iterator[PlannedFault]:
     """Cards without end: one for each component, then all the others, then the whole deck again and again."""
     chance = Random(seed)
-    first = [chance.choice([card for card in DECK if card.part == part]) for part in TIMES]
-    rest = list(DECK)
+    first = [chance.choice([card for card in PLANNED if card.part == part]) for part in TIMES]
+    rest = list(PLANNED)
     for card in first:
         rest.remove(card)
     for some in (first, rest):
         chance.shuffle(some)
     yield from first
     yield from rest
-    again = list(DECK)
+    again = list(PLANNED)
     chance.shuffle(again)
     yield from cycle(again)
 
 
-def kills(seed: int) -> Iterator[Card]:
-    return cycle([Card(WORKER, What.KILL)])
+def kills(seed: int) -> Iterator[PlannedFault]:
+    return cycle([PlannedFault(WORKER, What.KILL)])
 
 
-def frozen_and_killed(seed: int) -> Iterator[Card]:
-    return cycle([Card(WORKER, What.FREEZE), Card(WORKER, What.KILL)])
+def frozen_and_killed(seed: int) -> Iterator[PlannedFault]:
+    return cycle([PlannedFault(WORKER, What.FREEZE), PlannedFault(WORKER, What.KILL)])

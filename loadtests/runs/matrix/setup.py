@@ -41,7 +41,7 @@ class Run:
 
 
 @dataclass
-class Drill:
+class Setup:
     """Runs the loads of a scenario. `key`: of a subject with a single key. `asks`: questions about documents."""
 
     stand: Stand

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from loadtests.cluster.processes import StandError
 from loadtests.cluster.stack import Stack
-from loadtests.runs.integrity import deck
-from loadtests.runs.integrity.deck import ROUTER, WORKER, Card, What
-from loadtests.runs.integrity.havoc import Havoc
+from loadtests.runs.integrity import schedule
+from loadtests.runs.integrity.injection import FaultInjector
+from loadtests.runs.integrity.schedule import ROUTER, WORKER, PlannedFault, What
 from tests.virtual import run
 
 BACK_S = 5.0  # virtual seconds until a killed part is ready again
@@ -58,20 +58,20 @@ class FakeStack:
             await asyncio.sleep(0.1)
 
 
-def played(stack: FakeStack, count: int, **how: Any) -> Havoc:
-    havoc = Havoc(cast(Stack, stack), deck.kills(1), count, seconds=4.0, chance=Random(1), **how)
-    run(havoc.run)
-    return havoc
+def played(stack: FakeStack, count: int, **how: Any) -> FaultInjector:
+    injector = FaultInjector(cast(Stack, stack), schedule.kills(1), count, seconds=4.0, chance=Random(1), **how)
+    run(injector.run)
+    return injector
 
 
 def test_faults_of_different_parts_may_be_at_once_unless_they_are_to_be_alone(tmp_path: Path) -> None:
     together, alone = FakeStack(tmp_path / "log"), FakeStack(tmp_path / "log")
     played(together, 3)
     assert max(together.lacking_at_kills) > 0
-    havoc = played(alone, 3, alone=True)
+    injector = played(alone, 3, alone=True)
     assert alone.lacking_at_kills == [0, 0, 0]  # not before the router has seen that the last one is back
-    assert len(havoc.spans) == len(havoc.kills()) == 3
-    assert havoc.troubles() == []  # clients feel nothing of a worker at their own connections
+    assert len(injector.spans) == len(injector.kills()) == 3
+    assert injector.troubles() == []  # clients feel nothing of a worker at their own connections
 
 
 def test_a_router_that_lacks_something_for_long_has_to_bear_the_next_fault_too(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_a_router_that_lacks_something_for_long_has_to_bear_the_next_fault_too(t
 
 
 def test_where_a_new_life_of_the_router_begins_in_its_log_is_noted(tmp_path: Path) -> None:
-    havoc = Havoc(
-        cast(Stack, FakeStack(tmp_path / "log")), iter([Card(ROUTER, What.KILL)] * 40), 1, 1.0, Random(1)
+    injector = FaultInjector(
+        cast(Stack, FakeStack(tmp_path / "log")), iter([PlannedFault(ROUTER, What.KILL)] * 40), 1, 1.0, Random(1)
     )  # fmt: skip
-    run(havoc.run)
-    assert havoc.router_logged == [10]
-    assert [trouble.kills for trouble in havoc.troubles()] == [True]
-    assert havoc.kills() == []
-    assert Card(WORKER, What.KILL) not in {span.card for span in havoc.spans}
+    run(injector.run)
+    assert injector.router_logged == [10]
+    assert [trouble.kills for trouble in injector.troubles()] == [True]
+    assert injector.kills() == []
+    assert PlannedFault(WORKER, What.KILL) not in {span.card for span in injector.spans}

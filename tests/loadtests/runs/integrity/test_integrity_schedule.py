@@ -9,15 +9,15 @@ import pytest
 
 from loadtests.faults.proxy.fault import read
 from loadtests.runs.integrity.checker import GRACE_S, Trouble
-from loadtests.runs.integrity.deck import CLIENTS, DECK, HOLDS_S, ROUTER, TIMES, Card, What, deal
-from loadtests.runs.integrity.havoc import NAMES, WIRE_LINES, Span, trouble_of
+from loadtests.runs.integrity.injection import NAMES, WIRE_LINES, Span, trouble_of
 from loadtests.runs.integrity.play import DEADLINE_MS
+from loadtests.runs.integrity.schedule import CLIENTS, HOLDS_S, PLANNED, ROUTER, TIMES, PlannedFault, What, deal
 
 
 def test_sixty_faults_are_the_whole_deck_whatever_the_seed() -> None:
-    assert len(DECK) == 60
+    assert len(PLANNED) == 60
     for seed in range(20):
-        assert Counter(islice(deal(seed), 60)) == Counter(DECK)
+        assert Counter(islice(deal(seed), 60)) == Counter(PLANNED)
 
 
 def test_a_short_run_breaks_every_part() -> None:
@@ -50,12 +50,12 @@ def test_what_has_no_wire_of_its_own_is_only_killed_and_frozen() -> None:
 @pytest.mark.parametrize(
     ("card", "trouble"),
     [
-        (Card(ROUTER, What.KILL), Trouble(1, 2, wire=False, breaks=True, holds=True, kills=True)),
-        (Card(ROUTER, What.FREEZE), Trouble(1, 2, wire=False, breaks=False, holds=True)),
-        (Card(CLIENTS, What.RESET), Trouble(1, 2, wire=True, breaks=True)),
-        (Card(CLIENTS, What.CUT), Trouble(1, 2, wire=True, breaks=True)),
-        (Card(CLIENTS, What.SLOW), Trouble(1, 2, wire=True, breaks=False, delay_s=0.12)),
+        (PlannedFault(ROUTER, What.KILL), Trouble(1, 2, wire=False, breaks=True, holds=True, kills=True)),
+        (PlannedFault(ROUTER, What.FREEZE), Trouble(1, 2, wire=False, breaks=False, holds=True)),
+        (PlannedFault(CLIENTS, What.RESET), Trouble(1, 2, wire=True, breaks=True)),
+        (PlannedFault(CLIENTS, What.CUT), Trouble(1, 2, wire=True, breaks=True)),
+        (PlannedFault(CLIENTS, What.SLOW), Trouble(1, 2, wire=True, breaks=False, delay_s=0.12)),
     ],
 )
-def test_clients_feel_of_a_fault_what_it_is(card: Card, trouble: Trouble) -> None:
+def test_clients_feel_of_a_fault_what_it_is(card: PlannedFault, trouble: Trouble) -> None:
     assert trouble_of(Span(card, card.part, 1, 2)) == trouble

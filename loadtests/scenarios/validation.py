@@ -15,7 +15,7 @@ def contradictions(scenario: Scenario) -> list[str]:
     return [*_window(scenario), *_windows(scenario), *_repeated(scenario), *_unknown(scenario)]
 
 
-def tell(raw: Any, error: ValidationError) -> tuple[str, ...]:
+def messages_of(raw: Any, error: ValidationError) -> tuple[str, ...]:
     """One line per fault, in the order of the model."""
     faults = [(_place(raw, each["loc"]), str(each["msg"]), each["type"]) for each in error.errors()]
     return tuple(
