@@ -50,6 +50,7 @@ class AdmissionCheck:
 
     __slots__ = (
         "_quantile",
+        "_wait_s",
         "admission",
         "all_asked_per_s",
         "answer_tokens",
@@ -99,22 +100,13 @@ class AdmissionCheck:
         self.share = pool.share(flow) if self.prediction.idle and self.prefill_backlog_s else self.prediction.share
         self.under_share = True
         self.level = 0
-        self._quantile = 0.0  # computed on the first use
+        self._quantile = 0.0  # computed on the first use, as the next one
+        self._wait_s = -1.0
 
     @property
     def congested(self) -> bool:
         """Whether a slot is free but prefill before the request takes more than CONGESTED of its slack."""
         return self.prediction.idle and not self.free
-
-    def prices(self) -> list[float]:
-        """Its estimated cost at each level that its tenant allows."""
-        request, sizes, weights = self.request, self.sizes, self.settings.weights
-        means = self.tenant_stats.lengths.expected_at(sizes.answers(request.max_tokens)[: request.max_level + 1])
-        contexts, prompt = sizes.contexts(request.context_tokens), request.prompt_tokens
-        per_read, per_written = weights.prompt, weights.completion
-        return [
-            (prompt + context) * per_read + mean * per_written for context, mean in zip(contexts, means, strict=False)
-        ]
 
     def plan(self, level: int) -> None:
         """Set the sizes and the estimated cost at this level."""
@@ -163,9 +155,7 @@ class AdmissionCheck:
         """Whether the wait alone exceeds the limit. No level shortens it, so only the deepest is still tried."""
         if self.free or not self.settings.feasibility:
             return False
-        return self._wait_s() + self.prefill_backlog_s > self.settings.safety_margin * (
-            self.request.deadline - self.now
-        )
+        return self.wait_s() + self.prefill_backlog_s > self.settings.safety_margin * (self.request.deadline - self.now)
 
     def accepts_wait(self) -> bool:
         """Whether the client accepts the predicted wait. A free slot is no wait."""
@@ -191,7 +181,7 @@ class AdmissionCheck:
             return False
         if not self.settings.feasibility:
             return True
-        wait_s = request.counted_wait_s = self._wait_s()
+        wait_s = request.counted_wait_s = self.wait_s()
         return wait_s + self.prefill_backlog_s + self.service_s <= self.settings.safety_margin * slack_s
 
     def _meets_first_token(self) -> bool:
@@ -201,14 +191,21 @@ class AdmissionCheck:
             return prefill_s < slack_s
         if not self.settings.feasibility:
             return True
-        return self._wait_s() + prefill_s <= self.settings.safety_margin * slack_s
+        return self.wait_s() + prefill_s <= self.settings.safety_margin * slack_s
 
     def _prefill_s(self) -> float:
         """Seconds to its first token if it starts now: the prompts before it, and its own."""
         return self.prefill_backlog_s + self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
 
-    def _wait_s(self) -> float:
-        """The wait to count with: q95 for a tenant above its share, else the mean; at least the q95 of retrieval."""
+    def wait_s(self) -> float:
+        """The wait to count with, at any level: q95 for a tenant above its share, else the mean; at least the q95 of
+        retrieval.
+        """
+        if self._wait_s < 0.0:
+            self._wait_s = self._cautious_wait_s()
+        return self._wait_s
+
+    def _cautious_wait_s(self) -> float:
         wait_s = self.prediction.wait_s
         if self.settings.calibrate and not self.under_share:
             wait_s = self.tenant_stats.waits.of(self.prediction.new).cautious_s(wait_s, self.tenant_stats.service_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
+from services.core.cost import Weights
 from services.core.stats import ClassStats, PoolStats
 
 if TYPE_CHECKING:
@@ -56,31 +57,31 @@ class Degradation:
             return 0
         request, now, class_stats = check.request, check.now, check.tenant_stats.class_stats
         if request.max_level:
-            class_stats.offered_at(check.prices())
+            class_stats.offered.add_at_levels(request, check.tenant_stats.lengths, check.settings.weights)
         else:
-            class_stats.offered(check.cost_tokens)
+            class_stats.offered.add(check.cost_tokens)
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
         if controller.due(now):
-            _update_controllers(now, check.pool_stats)
+            _update_controllers(now, check.pool_stats, check.settings.weights)
         level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
         return min(level, request.max_level) if level else 0
 
 
-def _update_controllers(now: float, pool_stats: PoolStats) -> None:
+def _update_controllers(now: float, pool_stats: PoolStats, weights: Weights) -> None:
     """Update the controllers, heaviest class first: its capacity is what heavier ones leave, at least its share."""
     rate = pool_stats.estimator.rate
-    weights = sum(class_stats.weight for class_stats in pool_stats.classes.values())
+    all_weights = sum(class_stats.weight for class_stats in pool_stats.classes.values())
     left = rate or 0.0
     for class_stats in sorted(pool_stats.classes.values(), key=lambda class_stats: -class_stats.weight):
-        offered = class_stats.offered_per_s(now)
+        offered = class_stats.offered_per_s(now, weights)
         level = class_stats.controller.observe(
             now,
             q95_wait_s=class_stats.recent_s.quantile(0.95),
             median_slack_s=class_stats.slacks_s.quantile(0.5),
             offered_work_per_s=offered,
-            rate=max(left, (rate or 0.0) * class_stats.weight / weights),
+            rate=max(left, (rate or 0.0) * class_stats.weight / all_weights),
         )
         left -= offered[level]

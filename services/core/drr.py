@@ -159,25 +159,17 @@ class Drr:
     def enqueue(self, now: float, request: Request, flow: Flow | None = None) -> QueueLimit | None:
         """Queue a request with `request.charge_tokens`, or return the bound that it would exceed and change nothing.
 
-        `flow` is that of its tenant in its pool, if the caller has it. Raises RuntimeError if the request is not new,
-        ValueError if its charge is negative or not finite.
+        `flow` is that of its tenant in its pool, if the caller has it. Raises as `limit` does.
         """
-        if request.stage is not NEW:
-            raise RuntimeError(f"{request!r} has been in line before")
-        if not 0 <= request.charge_tokens < inf:
-            raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
         tenant = self.tenants[request.tenant]
-        own, all_usage = tenant.usage, self.usage
-        if self.own_bounds and (broken := own.limit_exceeded_by(request)) is not None:
-            return TENANT_LIMITS[broken]
-        if (broken := all_usage.limit_exceeded_by(request)) is not None:
-            return PLATFORM_LIMITS[broken]
+        if limit := self.limit(tenant, request):
+            return limit
         self._sequence = request.sequence = self._sequence + 1
         request.stage, request.queued_at = WAITING, now
         if not tenant.configured:
             self._idle.pop(tenant, None)
-        own.take(request)
-        all_usage.take(request)
+        tenant.usage.take(request)
+        self.usage.take(request)
         pool = self.pools.get(request.pool) or self.pool(request.pool)
         if flow is None:
             flow = self.flow(pool, tenant, request.class_name)
@@ -185,6 +177,37 @@ class Drr:
         pool.insert(now, flow, request)
         self._fresh.append(request)
         return None
+
+    def limit(self, tenant: TenantAccount, request: Request) -> QueueLimit | None:
+        """The bound that a new request would exceed; None if it fits.
+
+        Raises RuntimeError if the request is not new, ValueError if its charge is negative or not finite.
+        """
+        if request.stage is not NEW:
+            raise RuntimeError(f"{request!r} has been in line before")
+        if not 0 <= request.charge_tokens < inf:
+            raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
+        if self.own_bounds and (broken := tenant.usage.limit_exceeded_by(request)) is not None:
+            return TENANT_LIMITS[broken]
+        broken = self.usage.limit_exceeded_by(request)
+        return None if broken is None else PLATFORM_LIMITS[broken]
+
+    def start_at_once(self, now: float, request: Request, flow: Flow) -> bool:
+        """Start a request without queueing it: what `enqueue` and then `next` do where it is the only one in its pool.
+
+        The caller has asked `limit`. False, and no change, if it has to be queued: see `PoolQueue.start_at_once`.
+        """
+        tenant = flow.tenant
+        if not self.pools[request.pool].start_at_once(now, flow, request.charge_tokens):
+            return False
+        self._sequence = request.sequence = self._sequence + 1
+        if not tenant.configured:
+            self._idle.pop(tenant, None)
+        tenant.charged += request.charge_tokens
+        tenant.running += 1
+        request.flow = flow
+        request.stage, request.queued_at, request.started_at = RUNNING, now, now
+        return True
 
     def never_fits(self, request: Request) -> bool:
         """Whether the request would exceed a bound even in empty queues."""

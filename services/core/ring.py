@@ -147,6 +147,20 @@ class Ring(Generic[M]):
         if member.position is NEW:
             self._served_new += cost
 
+    def credit(self, now: float, member: M) -> float:
+        """The deficit of a member that is out, if it would be served at once in an empty ring; else 0."""
+        deficit = self.deficit_at(now, member)
+        return deficit if deficit > DUST * self.quantum * member.weight else 0.0
+
+    def serve_at_once(self, now: float, member: M, credit: float, cost: float) -> None:
+        """Start a request of a member with `credit` while the ring is empty: as if it came, was served and left."""
+        assert not self.backlog, f"{member!r} is served at once, and {self!r} has work"
+        member.unsettled += cost
+        self._served = self._served_before = self._served + cost
+        self._served_new = self._served_new_before = self._served_new + cost
+        self._keep(member, credit - cost)
+        member.since, member.left_at = self.given, now
+
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
         """Correct a charge by `refund` (negative: it cost more), wherever the member is by now.
 

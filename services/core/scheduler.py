@@ -1,7 +1,8 @@
 """Admission, order, degradation and rejections as one object; the router drives it with sockets, the simulator with a
 virtual clock.
 
-    admit   a new request, in one step: its level, the feasibility test, the bounds; a place in the queue or a rejection
+    admit   a new request, in one step: its level, the feasibility test, the bounds; a rejection, a place in the queue,
+            or its start, if nothing is queued and a slot is free for it
     next    a slot is free: which request starts, whether it still fits, and the limit of its answer
     finish  a running request ended: the slot is free, the charge is settled, the estimates learn
     expire  remove requests whose time has come from the queue
@@ -165,8 +166,14 @@ class Scheduler:
 
     # ---- admission
 
-    def admit(self, now: float, request: Request) -> Admitted | Rejection:
-        """Decide about a new request, in one step. If it is admitted, it is queued."""
+    def admit(
+        self, now: float, request: Request, fits: Callable[[Request], bool] | None = None
+    ) -> Admitted | Rejection:
+        """Decide about a new request, in one step. If it is admitted, it is queued, or it runs.
+
+        It runs if `next` with this `fits` would start it now and nothing else is queued in its pool. Without `fits` it
+        is queued in any case.
+        """
         settings = self.settings
         pool_stats, flow = self._get_or_create(now, request)
         pool_stats.pool.release_idle(now)
@@ -182,12 +189,30 @@ class Scheduler:
         why = check.refusal()
         if why is None:
             check.admit()
+            if fits is not None and self._start_at_once(now, check, fits):
+                return Admitted(check.level, check.prediction.wait_s)
             limit = self.drr.enqueue(now, request, flow)
             if limit is None:
                 return Admitted(check.level, check.prediction.wait_s)
             outcome = Outcome.TENANT_QUEUE_FULL if limit.of_tenant else Outcome.YIELD
             return check.refuse(outcome, limit.value, self._random, never=self.drr.never_fits(request))
         return check.refuse(*why, self._random)
+
+    def _start_at_once(self, now: float, check: AdmissionCheck, fits: Callable[[Request], bool]) -> bool:
+        """Start it without queueing it, as `next` would. False, and no change, if it has to be queued."""
+        request, flow, pool_stats = check.request, check.flow, check.pool_stats
+        if pool_stats.pool.requests or not request.ready or not fits(request) or self.drr.limit(flow.tenant, request):
+            return False
+        lengths, estimator = flow.stats.lengths, pool_stats.estimator
+        granted = self._admission.grant(
+            now, request, check.prompt_tokens, check.answer_tokens, lengths, estimator, self.settings
+        )
+        if not granted or not self.drr.start_at_once(now, request, flow):
+            return False
+        request.granted_tokens = granted
+        self._learn_wait(now, request)
+        self._start(now, request, pool_stats, check.prompt_tokens)
+        return True
 
     def _get_or_create(self, now: float, request: Request) -> tuple[PoolStats, Flow]:
         tenant = self.drr.tenants.get(request.tenant)
@@ -369,7 +394,7 @@ class Scheduler:
     def _class_stats(self, pool_stats: PoolStats, node: ClassNode) -> ClassStats:
         known = pool_stats.classes.get(node.name)
         if known is None:
-            known = pool_stats.classes[node.name] = ClassStats(node.weight, self.settings.ladder)
+            known = pool_stats.classes[node.name] = ClassStats(node.weight, self._sizes)
         return known
 
     def _new_stats(self, flow: Flow, pool: str) -> TenantStats:

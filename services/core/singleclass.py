@@ -6,6 +6,7 @@ member does.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Generic, TypeVar
 
 from services.core.ring import Entry, Ring
@@ -42,6 +43,12 @@ class SingleClass(Generic[M]):
         return [], [self._member] if self.backlog else [], [], []
 
     def charge(self, member: M, cost: float) -> None:
+        member.unsettled += cost
+
+    def credit(self, now: float, member: M) -> float:
+        return inf
+
+    def serve_at_once(self, now: float, member: M, credit: float, cost: float) -> None:
         member.unsettled += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:

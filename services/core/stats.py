@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
 
 from services.core.calibration import WaitCalibration
 from services.core.codel import CoDelLimiter
-from services.core.cost import Lengths
+from services.core.cost import Lengths, Weights
 from services.core.estimator import Estimator
-from services.core.ladder import Controller, LadderLevel
+from services.core.ladder import Controller, LadderSizes
+from services.core.offered import OfferedWork
 from services.core.pool import Flow, PoolQueue
 from services.core.quantile import Rolling, Sketch
 from services.core.reservations import RetryReservations
@@ -100,47 +100,34 @@ class ClassStats:
     __slots__ = (
         "_before",
         "_before_s",
-        "_offered",
-        "_same",
         "_since",
         "controller",
+        "offered",
         "recent_s",
         "slacks_s",
         "waits",
         "weight",
     )
 
-    def __init__(self, weight: float, ladder: Sequence[LadderLevel]) -> None:
+    def __init__(self, weight: float, sizes: LadderSizes) -> None:
         self.weight = weight
         self.waits = Waits()
-        self.controller = Controller(ladder)
+        self.controller = Controller(sizes.ladder)
         self.recent_s = Rolling(WAITS)
         self.slacks_s = Rolling(WAITS)
-        self._offered = [0.0] * len(ladder)
-        self._same = 0.0  # of requests that are never degraded: the same at each level
+        self.offered = OfferedWork(sizes)
+        """What was offered in this window of its ladder."""
         self._since = 0.0
-        self._before = [0.0] * len(ladder)
+        self._before = [0.0] * len(sizes.ladder)
         self._before_s = 0.0
 
-    def offered(self, price: float) -> None:
-        """Add offered work of a tenant that allows no degradation."""
-        self._same += price
-
-    def offered_at(self, prices: list[float]) -> None:
-        """Add offered work, priced from level 0 to the deepest that its tenant allows."""
-        offered = self._offered
-        if len(prices) < len(offered):
-            prices = prices + prices[-1:] * (len(offered) - len(prices))
-        self._offered = [work + price for work, price in zip(offered, prices, strict=True)]
-
-    def offered_per_s(self, now: float) -> list[float]:
+    def offered_per_s(self, now: float, weights: Weights) -> list[float]:
         """Offered work per second over this window and the one before, by level. Starts a new window."""
         this_s = now - self._since
         spent_s = max(1e-9, this_s + self._before_s)
-        offered = [work + self._same for work in self._offered]
+        offered = self.offered.take(weights)
         rates = [(a + b) / spent_s for a, b in zip(offered, self._before, strict=True)]
         self._before, self._before_s, self._since = offered, this_s, now
-        self._offered, self._same = [0.0] * len(offered), 0.0
         return rates
 
 

@@ -35,11 +35,16 @@ def settings(**changes: Any) -> SchedulerSettings:
 class House:
     """Slots of one pool. A request of p prompt tokens and an answer of n holds one for p * PREFILL_S + n * TOKEN_S."""
 
-    def __init__(self, slots: int = 4, *, chosen: SchedulerSettings | None = None, knows_itself: bool = True) -> None:
+    def __init__(
+        self, slots: int = 4, *, chosen: SchedulerSettings | None = None, knows_itself: bool = True,
+        queues_all: bool = False,
+    ) -> None:  # fmt: skip
+        """`queues_all`: each request is queued, also one that could start at once."""
         self.random = Random(7)
         self.scheduler = Scheduler(chosen or settings(), self.random.random)
         self.now = 0.0
         self.free = slots
+        self.queues_all = queues_all
         self.ids = itertools.count(1)
         self.answers: dict[Request, int] = {}
         self.fates: dict[Request, Rejection | Outcome] = {}
@@ -70,11 +75,13 @@ class House:
         return self.put(self.request(tenant, **fields))
 
     def put(self, request: Request) -> Admitted | Rejection:
-        said = self.scheduler.admit(self.now, request)
+        said = self.scheduler.admit(self.now, request, None if self.queues_all else self._has_slot)
         if isinstance(said, Rejection):
             self.fates[request] = said
         else:
             self.admitted[request] = said
+            if request.stage is Stage.RUNNING:
+                self._run(request)
         self.start()
         return said
 
@@ -86,6 +93,9 @@ class House:
             if request is None:
                 return
             self._run(request)
+
+    def _has_slot(self, request: Request) -> bool:
+        return self.free > 0
 
     def _run(self, request: Request) -> None:
         self.free -= 1

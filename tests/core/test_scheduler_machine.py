@@ -78,6 +78,7 @@ class Executor(Books):
         patience_s=st.sampled_from([inf, inf, 0.0, 0.1, 2.0]),
         first_token_s=st.sampled_from([inf, inf, 0.0, 0.02, 0.5, 2.0]),
         class_name=st.sampled_from(["", "", "default", "gold", "none such"]),
+        at_once=st.booleans(),
     )
     def offer(
         self,
@@ -96,6 +97,7 @@ class Executor(Books):
         patience_s: float = inf,
         first_token_s: float = inf,
         class_name: str = "",
+        at_once: bool = False,
     ) -> None:
         for _ in range(count):
             request = Request(
@@ -120,7 +122,8 @@ class Executor(Books):
             self.at[Stage.NEW][request] = None
             waiting = self.of(Stage.WAITING, pool)
             free = self.free(pool) > len(waiting) and not any(each.ready for each in waiting)
-            said = self.scheduler.admit(self.now, request)
+            may_start = at_once and self.free(pool) > 0
+            said = self.scheduler.admit(self.now, request, self.fits if may_start else None)
             assert isfinite(said.predicted_wait_s)
             assert said.predicted_wait_s >= 0
             if isinstance(said, Rejection):
@@ -153,6 +156,7 @@ class Executor(Books):
                     patience_s=random.choice([inf, inf, 0.0, 0.3]),
                     first_token_s=random.choice([inf, inf, 0.3, 1.0]),
                     class_name=random.choice(["", "", "default"]),
+                    at_once=random.random() < 0.5,
                 )
             for request in self.of(Stage.WAITING):
                 if not request.ready and random.random() < 0.4:
@@ -179,6 +183,7 @@ class Executor(Books):
         self.running_and_charged_are_counted_per_tenant()
 
     def admitted(self, request: Request, said: Admitted, max_level: int) -> None:
+        waiting_before = self.of(Stage.WAITING, request.pool)
         assert self.slots[request.pool] > 0
         judged = self.policies.admission
         assert request.deadline > self.now or not judged
@@ -191,7 +196,11 @@ class Executor(Books):
         waits_s = self.scheduler.forecast(request)
         assert all(isfinite(wait_s) and wait_s >= 0 for wait_s in waits_s)
         assert waits_s == sorted(waits_s)
-        self.moves(request, Stage.WAITING)
+        if request.stage is Stage.RUNNING:
+            assert not waiting_before, "others were first"
+            self.starts(request)
+        else:
+            self.moves(request, Stage.WAITING)
         for waiting, bounds in (
             (self.of(Stage.WAITING), self.settings.bounds),
             (self.of(Stage.WAITING, tenant=request.tenant), self.bounds(request.tenant)),
@@ -315,14 +324,17 @@ class Executor(Books):
             )
         if request is None:
             return False
-        assert request.ready
         assert request.pool == pool
+        self.starts(request)
+        return True
+
+    def starts(self, request: Request) -> None:
+        assert request.ready
         assert self.fits(request)
         assert self.now <= request.due_at or not self.policies.admission
         assert 1 <= request.granted_tokens <= request.max_tokens
         assert request.started_at == self.now
         self.moves(request, Stage.RUNNING)
-        return True
 
     @precondition(lambda self: self.of(Stage.RUNNING))
     @rule(data=st.data(), outcome=st.sampled_from([Outcome.CLIENT_GONE, Outcome.UPSTREAM_FAILED]))

@@ -21,7 +21,7 @@ from services.core.estimator import Estimator
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.policies import Policies
-from services.core.request import Request, Stage
+from services.core.request import RUNNING, WAITING, Request
 from services.core.scheduler import Scheduler
 from services.router.deciding.refusing import Refusing
 from services.router.request import InferenceRequest
@@ -117,9 +117,13 @@ class Dispatcher:
         request.pool = self.fleet.pool_of(request.model) or request.model
         if not self.fleet.alive(request.model) and self.fleet.slots(request.pool):  # without slots the core rejects
             return self.refusing.no_live_worker(request.model)
-        decision = self.scheduler.admit(now, request)
+        has_room = self.cap.inflight < self.cap.cap and self.fleet.room(request.pool)
+        decision = self.scheduler.admit(now, request, self._fits if has_room else None)
         if isinstance(decision, Rejection):
             return self.refusing.at_admission(request, decision, self.scheduler.usage.requests)
+        if request.stage is RUNNING:
+            self._take_slot(request)
+            return None
         if request.ready:
             self._pump(now, request.pool)
         if request.worker is None:
@@ -135,7 +139,7 @@ class Dispatcher:
         """Retrieval is done and the prompt has this length: the request can start from now on."""
         self.scheduler.counted(now, request, prompt_tokens)
         self.scheduler.ready(now, request)
-        if request.stage is Stage.WAITING:
+        if request.stage is WAITING:
             self._pump(now, request.pool)
             self._set_timer(now)  # its client's wait limit counts from now, and may come first
 
@@ -191,11 +195,11 @@ class Dispatcher:
         completion_tokens: float = 0.0, pace_s: float | None = None,
     ) -> None:  # fmt: skip
         """End the request, once: out of the queue, or off its worker with the tokens it used; start what fits then."""
-        if request.stage is Stage.WAITING:
+        if request.stage is WAITING:
             self.waiting.pop(request, None)
             self.scheduler.leave(now, request)
             self._pump_all(now)  # requests behind it may fit now
-        elif request.stage is Stage.RUNNING:
+        elif request.stage is RUNNING:
             self.scheduler.finish(now, request, outcome, prompt_tokens, completion_tokens)
             self._leave(request, pace_s, served=outcome is Outcome.SERVED)
             self.cap.give_back()
@@ -228,13 +232,17 @@ class Dispatcher:
             if started is None:
                 break
             request = cast(InferenceRequest, started)
-            taken = cap.try_take()
-            request.worker = fleet.take(request)
-            assert taken, f"{request!r} was started above MAX_INFLIGHT: {self!r}"
-            assert request.worker is not None, f"{request!r} fitted, and found no place: {self!r}"
+            self._take_slot(request)
             self.waiting.pop(request, None)
             request.wake()
         return self.cap.taken_total > before
+
+    def _take_slot(self, request: InferenceRequest) -> None:
+        """Take the slot at a worker that was found free for it."""
+        taken = self.cap.try_take()
+        request.worker = self.fleet.take(request)
+        assert taken, f"{request!r} was started above MAX_INFLIGHT: {self!r}"
+        assert request.worker is not None, f"{request!r} fitted, and found no place: {self!r}"
 
     def _fits(self, request: Request) -> bool:
         return self.fleet.fits(cast(InferenceRequest, request))
