@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     """One request as its client saw it. Times are seconds of one clock.
 
     `ended_s`: None if it never ended. `complete`: the answer ended as HTTP requires. `left`: the client disconnected.
-    `told`: its name in messages, if not `id`.
+    `label`: its name in messages, if not `id`.
     """
 
     id: str

@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """The connections of one tenant, at most `most`. Further exchanges wait for one, and are late by that time."""
+    """The connections of one tenant, at most `limit`. Further exchanges wait for one, and are late by that time."""
 
     def __init__(self, host: str, port: int, limit: int, rest_s: float | None = None, *, tls: bool = False) -> None:
         self.rest_s = MAX_REST_S if rest_s is None else rest_s

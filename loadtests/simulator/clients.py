@@ -53,7 +53,7 @@ class Tenant:
 
 
 class Sizes:
-    """Draws sizes, deadline and patience of a group's requests with the plan's generator: no policy changes a draw."""
+    """Draws a request's sizes, deadline and client timeout with the plan's generator: no policy changes a draw."""
 
     __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_prompt")
 

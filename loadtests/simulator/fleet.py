@@ -65,13 +65,13 @@ class Fleet:
 
     def take(self, tokens: int) -> Worker:
         """Take a place on the least loaded worker (tokens per slot); workers with a free slot come first."""
-        worker = self.workers[0] if len(self.workers) == 1 else self._lowest()
+        worker = self.workers[0] if len(self.workers) == 1 else self._lightest()
         worker.inflight += 1
         worker.outstanding += tokens
         self.free -= 1
         return worker
 
-    def _lowest(self) -> Worker:
+    def _lightest(self) -> Worker:
         free = [worker for worker in self.workers if not worker.down and worker.inflight < worker.places]
         return min(free, key=lambda worker: (worker.inflight >= worker.slots, worker.outstanding / worker.slots))
 

@@ -199,7 +199,9 @@ class Scheduler:
         return check.refuse(*why, self._random)
 
     def _start_at_once(self, now: float, check: AdmissionCheck, fits: Callable[[Request], bool]) -> bool:
-        """Start it without queueing it, as `next` would. False, and no change, if it has to be queued."""
+        """Start it without queueing it, as `next` would. If False, it is to be queued and `next` to be called: only
+        `expires_for` may be set, as `next` sets it.
+        """
         request, flow, pool_stats = check.request, check.flow, check.pool_stats
         if pool_stats.pool.requests or not request.ready or not fits(request) or self.drr.limit(flow.tenant, request):
             return False

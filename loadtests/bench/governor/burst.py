@@ -29,7 +29,7 @@ class State:
 
 @dataclass(slots=True)
 class Burst:
-    """The results of a burst. `most_inflight`: the highest value of any reply or scrape."""
+    """The results of a burst. `max_inflight`: the highest value of any reply or scrape."""
 
     clients: int
     cap: int

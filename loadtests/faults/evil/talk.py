@@ -79,7 +79,7 @@ class Talk:
 
     @property
     def rest(self) -> list[bytes]:
-        """What follows `begun`; for an answer that is not streamed, all of it."""
+        """What follows `started`; for an answer that is not streamed, all of it."""
         return self.pieces[len(self.started) if self.stream else 0 :]
 
     @property
@@ -148,7 +148,7 @@ class Talk:
         return self.head() + chunks(*self.pieces) + LAST_CHUNK
 
     def beginning(self) -> bytes:
-        """The head and `begun`, in chunks."""
+        """The head and `started`, in chunks."""
         return self.head() + chunks(*self.started)
 
     async def send(self, *data: bytes) -> None:

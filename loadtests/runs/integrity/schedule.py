@@ -1,6 +1,6 @@
-"""The faults, the component of each, and how often each occurs: a deck of cards, dealt in a seeded order.
+"""The faults, the component of each, and how often each occurs: a list of sixty, shuffled by a seed.
 
-The deck has sixty cards, so sixty faults are each of them once. Fewer faults begin with one card for each component.
+So sixty faults are each of them once. Fewer faults begin with one for each component.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PLANNED = tuple(
 
 
 def deal(seed: int) -> Iterator[PlannedFault]:
-    """Cards without end: one for each component, then all the others, then the whole deck again and again."""
+    """Faults without end: one for each component, then all the others, then the whole list again and again."""
     chance = Random(seed)
     first = [chance.choice([card for card in PLANNED if card.part == part]) for part in TIMES]
     rest = list(PLANNED)

@@ -55,7 +55,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """The run that is wanted. `most` limits the attackers of each row."""
+    """The run that is wanted. `limit` bounds the attackers of each row."""
 
     rows: tuple[str, ...] = tuple(BY_NAME)
     seconds: float = 60.0

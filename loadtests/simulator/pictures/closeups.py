@@ -148,7 +148,7 @@ class Start(NamedTuple):
         return self.waited_s - self.expected_s
 
     def ratio(self, min_s: float) -> float | None:
-        """Wait over prediction; None for a prediction below `least_s`."""
+        """Wait over prediction; None for a prediction below `min_s`."""
         return self.waited_s / self.expected_s if self.expected_s >= max(min_s, 1e-12) else None
 
 
