@@ -33,12 +33,13 @@ WINDOW_BYTES = SEND_BYTES + 131_072
 """The kernels' buffers of one direction: 64 KiB to send and 128 KiB received, Linux' initial sizes."""
 RESETS = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: close sends a reset."""
+TCP_INFO = getattr(socket, "TCP_INFO", 11)  # Linux
 READ_BYTES = 262_144
 """The most bytes of one read, as in uvloop and asyncio."""
 
 
 class SimSocket:
-    """A transport's socket. Only SO_LINGER without time and SO_RCVBUF have an effect."""
+    """A transport's socket. Only SO_LINGER without time and SO_RCVBUF have an effect; it tells of TCP_INFO."""
 
     family = socket.AF_INET
 
@@ -58,6 +59,14 @@ class SimSocket:
         elif level == socket.SOL_SOCKET and option == socket.SO_RCVBUF:
             self._transport.peer.window = SEND_BYTES + max(int(value), MIN_RECEIVE_BYTES)
 
+    def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
+        """A `tcp_info` in which only `tcpi_last_data_recv` is set. Raises OSError for any other option."""
+        if (level, option) != (socket.IPPROTO_TCP, TCP_INFO):
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+        transport = self._transport
+        ago_ms = int((transport.loop.simulation.now - transport.last_data_at) * 1000)
+        return struct.pack("=52xI48x", ago_ms)[:size]
+
     def fileno(self) -> int:
         return -1
 
@@ -75,6 +84,7 @@ class SimTransport(_FlowControlMixin):
         self.number = number
         self.peer: SimTransport = self
         self.last_arrival = 0.0
+        self.last_data_at = 0.0
         self.opaque = False  # its bytes are not digested
         self.silent = False  # half-open: nothing gets through, and neither end knows
         self.window = network.window_bytes
@@ -242,6 +252,7 @@ class SimTransport(_FlowControlMixin):
             return
         if kind == DATA:
             self._unread.append(data)
+            self.last_data_at = self._network.simulation.now
         elif kind == FIN:
             self._fin_came = True
         elif kind == RST:

@@ -12,6 +12,8 @@ from math import inf
 
 WRITING_S = 1.0
 """How often the timer checks whether the client has read what was written to it."""
+LATE_S = 0.1
+"""A timer later than this shows that the router stood still, and that the worker's output may not be read yet."""
 
 
 class DeadlineTimer:
@@ -48,6 +50,8 @@ class DeadlineTimer:
         now = self._loop.time()
         if self.client_writing and self.silence:
             self.limit = max(self.limit, now + WRITING_S)
+        elif self.silence and now - self.limit > LATE_S:
+            self.limit = now + LATE_S
         due = min(self.limit, self.deadline)
         if now < due:
             self._handle = self._loop.call_at(due, self._look)

@@ -200,7 +200,7 @@ class Connection(ClientStream):
         if inbound.part or self._unparsed or self._answering is not None:
             self._count()
         if self._answering is None:
-            self._answer_queued()
+            self._answer_queued(just_read=True)
         if inbound.queue or self._unparsed:
             self._limit_read_ahead(len(data))
 
@@ -256,14 +256,20 @@ class Connection(ClientStream):
             self._reading = False
             self._transport.pause_reading()
 
-    def _answer_queued(self) -> None:
-        """Start the complete requests in order until one takes its time, then wait for what is still arriving."""
-        queue = self._inbound.queue
+    def _answer_queued(self, *, just_read: bool = False) -> None:
+        """Start the complete requests in order until one takes its time, then wait for what is still arriving.
+
+        `just_read`: their last bytes have just been read, so they may have waited in the kernel and nowhere else.
+        """
+        queue, arrivals = self._inbound.queue, self._shared.arrivals
         self._starting = True
         for _ in range(MAX_ANSWERS_PER_STEP):
             if self._answering is not None or self._closing or not queue or not queue[0].whole:
                 break
-            self._start(queue.popleft())
+            exchange = queue.popleft()
+            if just_read and (now := self._loop.time()) >= arrivals.ask_at:
+                exchange.waited_s = arrivals.waited_s(self._transport.get_extra_info("socket"), now)
+            self._start(exchange)
         else:
             self._starting = False
             self._loop.call_soon(self._run_step, self._answer_queued)

@@ -55,6 +55,7 @@ class Exchange:
         "method",
         "path",
         "query",
+        "read_at",
         "refusal",
         "route",
         "started",
@@ -62,6 +63,7 @@ class Exchange:
         "tail",
         "task",
         "trace",
+        "waited_s",
         "whole",
     )
 
@@ -83,7 +85,9 @@ class Exchange:
         self.id = ""
         self.always = b""
         self.log: dict[str, object] = {}
-        self.began_at = 0.0
+        self.began_at = 0.0  # `read_at`, less `waited_s`
+        self.read_at = 0.0
+        self.waited_s = 0.0  # in the kernel, before this process read it (`arrival`)
         self.status = 0
         self.started = False
         self.complete = False

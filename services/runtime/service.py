@@ -59,7 +59,8 @@ class Service:
     async def handle(self, exchange: Exchange) -> None:
         """Answer one request, whatever its outcome, and log it."""
         now = asyncio.get_running_loop().time
-        exchange.began_at = now()
+        exchange.read_at = read_at = now()
+        exchange.began_at = read_at - exchange.waited_s
         exchange.always = self.always
         exchange.id = self._id_for(exchange.client_id)
         hot = self._hot.get((exchange.method, exchange.path))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.runtime.arrival import Arrivals
 from services.runtime.budget import ALL_SOURCES, Budget
 from services.runtime.errors import WeirError
 from services.runtime.guard import GuardLimits
@@ -34,6 +35,7 @@ class Shared:
     refused: Callable[[WeirError, str], None] = _ignore_refusal
     checks: tuple[HeadCheck, ...] = ()
     writes: WriteCoalescer = field(default_factory=WriteCoalescer)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     connections: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
     tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # in the order in which they began
     new_id: NewId = field(default_factory=lambda: ids_of(None))

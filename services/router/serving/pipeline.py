@@ -127,7 +127,7 @@ class Pipeline:
         request.parsed = parsed = parse(exchange.body)
         self.introduce(exchange, request, parsed.tenant)
         self._weigh(exchange, request)
-        refusal = self._admit(request)
+        refusal = self._admit(exchange.read_at, request)
         if request.trace is not None:
             spans.admission(request.trace, request, refusal, asyncio.get_running_loop().time())
         exchange.always = LEVELS[request.level]
@@ -205,24 +205,27 @@ class Pipeline:
             return slo.ttft_ms / 1000
         return max(slo.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(request))
 
-    def _admit(self, request: InferenceRequest) -> Refused | None:
-        """Take from the rate, then ask the scheduler; a rejected request gets its rate back."""
+    def _admit(self, now: float, request: InferenceRequest) -> Refused | None:
+        """Take from the rate, then ask the scheduler; a rejected request gets its rate back.
+
+        `now` is when the request was read. It may have arrived earlier, but the scheduler's time does not run back.
+        """
         tokens = float(request.prompt_tokens + request.context_tokens + request.max_tokens)
-        refusal = self.reserve(request, tokens)
+        refusal = self.reserve(now, request, tokens)
         if refusal is not None:
             return refusal
         request.queue_depth = self.dispatcher.scheduler.usage.requests
-        refusal = self.dispatcher.admit(request.arrived_at, request)
+        refusal = self.dispatcher.admit(now, request)
         if refusal is None:
             request.admitted = True
             request.reserved_tokens = tokens
         elif (rate := _known(request).rate) is not None:
-            rate.give_back(request.arrived_at, tokens)
+            rate.give_back(now, tokens)
         return refusal
 
-    def reserve(self, request: InferenceRequest, tokens: float) -> Refused | None:
+    def reserve(self, now: float, request: InferenceRequest, tokens: float) -> Refused | None:
         """Take one request with `tokens` from the tenant's rate; a paused tenant is rejected."""
-        tenant, now = _known(request), request.arrived_at
+        tenant = _known(request)
         if tenant.paused:
             return self.dispatcher.refusing.paused()
         rate = tenant.rate
@@ -247,7 +250,7 @@ class Pipeline:
         """
         self.introduce(exchange, request, None)
         stop_when_gone(exchange)
-        refusal = self.reserve(request, tokens)
+        refusal = self.reserve(exchange.read_at, request, tokens)
         if refusal is not None:
             raise refusal
         async with asyncio.timeout_at(min(request.deadline, request.arrived_at + self.settings.http_timeout_s)):
@@ -256,7 +259,7 @@ class Pipeline:
                 yield headers
             except Refused:
                 if (rate := _known(request).rate) is not None:
-                    rate.give_back(request.arrived_at, tokens)
+                    rate.give_back(exchange.read_at, tokens)
                 raise
 
     # ---- service
