@@ -33,15 +33,14 @@ from loadtests.runs.integrity.parts import Done, Kind, Part
 from loadtests.runs.integrity.questions import Kept, Questions, asks, plan_of
 from loadtests.runs.integrity.schedule import PlannedFault
 from loadtests.stillness import Stillness
-from services.router.workers.health import LONGEST_EJECTION_S
 
 DEADLINE_MS = 2000.0
 WIRED_SHARE = 0.3
 WIRED_FROM, TAIL_FROM = 10_000_000, 20_000_000  # first request numbers, so that no nonce is used twice
 TAIL_REQUESTS, TAIL_PER_S = 200, 40.0
 LATE_S = 0.02
-SETTLED_WITHIN_S = LONGEST_EJECTION_S + 5.0
-"""A worker that was killed or frozen again and again is ejected for up to the former: docs/operations/workers.md."""
+SETTLED_WITHIN_S = 35.0
+"""A worker that was killed or frozen again and again is ejected for up to 30 s: docs/operations/workers.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ import pytest
 from loadtests.report.record import Record
 from loadtests.runs.integrity import run as running
 from loadtests.runs.integrity.parts import Done, Kind, Part, Sizes, parts_of
+from loadtests.runs.integrity.play import SETTLED_WITHIN_S
 from loadtests.runs.integrity.run import run
+from services.router.workers.health import LONGEST_EJECTION_S
 from tests.virtual import run as in_virtual_time
 
 SIZES = Sizes(requests=45_000, faults=100, kills=10, nonces=1000, leavers=240)
@@ -63,3 +65,7 @@ def test_a_run_that_was_interrupted_goes_on_after_its_finished_parts(
     found = in_virtual_time(lambda: run(sizes, Record(path, {}), lambda text: None))
     assert played == [1, 2, 3, 3]
     assert found.counts["asked"] == 45_000
+
+
+def test_a_part_waits_for_the_return_of_a_worker_that_is_ejected_for_the_longest_time() -> None:
+    assert SETTLED_WITHIN_S > LONGEST_EJECTION_S
