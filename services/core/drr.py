@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
 from math import inf
 
 from services.core.account import (
@@ -27,6 +26,7 @@ from services.core.account import (
     TenantSpec,
 )
 from services.core.discipline import DrrDiscipline, FifoDiscipline
+from services.core.expiries import Expiries
 from services.core.pool import ClassNode, Flow, PoolQueue
 from services.core.request import ENDED, NEW, RUNNING, WAITING, Request
 from services.core.stats import TenantStats
@@ -42,11 +42,9 @@ class Drr:
 
     __slots__ = (
         "_expiries",
-        "_fresh",
         "_idle",
         "_new_stats",
         "_sequence",
-        "_stale",
         "classes",
         "discipline",
         "idle_tenants",
@@ -84,9 +82,7 @@ class Drr:
         self.pools: dict[str, PoolQueue] = {}
         self._new_stats = new_stats
         self._sequence = 0
-        self._expiries: list[tuple[float, int, Request]] = []
-        self._fresh: list[Request] = []  # not in the heap yet: most start before the heap is needed
-        self._stale = 0  # entries of these two whose request is no longer queued, or expires at another time
+        self._expiries = Expiries()
         self._idle: OrderedDict[TenantAccount, float] = OrderedDict()
 
     # ---- tenants
@@ -175,7 +171,7 @@ class Drr:
             flow = self.flow(pool, tenant, request.class_name)
         request.flow = flow
         pool.insert(now, flow, request)
-        self._fresh.append(request)
+        self._expiries.fresh.append(request)
         return None
 
     def limit(self, tenant: TenantAccount, request: Request) -> QueueLimit | None:
@@ -217,11 +213,8 @@ class Drr:
     def postpone(self, request: Request, expires_at: float) -> None:
         """Change the expiry of a queued request."""
         if request.stage is WAITING and expires_at != request.expires_at:
-            self._push_fresh()
             self._sequence += 1
-            request.expires_at = expires_at
-            heappush(self._expiries, (expires_at, self._sequence, request))
-            self._entry_is_stale()  # last: it may remove the stale entries, and the old one must be one of them
+            self._expiries.move(request, expires_at, self._sequence)
 
     def make_ready(self, now: float, request: Request) -> None:
         """Retrieval is done: the request can start. If it is not queued, only its `ready` changes."""
@@ -246,29 +239,20 @@ class Drr:
         if request.stage is not WAITING:
             return False
         self._dequeue(now, request)
-        self._entry_is_stale()
+        self._expiries.drop()
         return True
 
     def expire(self, now: float) -> list[Request]:
         """Remove and return the requests whose expiry has come, earliest first."""
         expired = []
-        while self.wakes_at() <= now:
-            at, _, request = heappop(self._expiries)
-            assert at == request.expires_at <= now, f"{request!r} is taken out at {now:g}, noted for {at:g}"
+        while (request := self._expiries.pop(now)) is not None:
             self._dequeue(now, request)
             expired.append(request)
         return expired
 
     def wakes_at(self) -> float:
         """When `expire` next has something to do; infinity when nothing is queued."""
-        if self._fresh:
-            self._push_fresh()
-        expiries = self._expiries
-        while expiries and not _is_current(expiries[0]):
-            heappop(expiries)
-            self._stale -= 1
-            assert self._stale >= 0, f"more entries are stale than were noted: {self!r}"
-        return expiries[0][0] if expiries else inf
+        return self._expiries.earliest()
 
     # ---- serving
 
@@ -366,7 +350,7 @@ class Drr:
         tenant.charged += request.charge_tokens
         tenant.running += 1
         request.stage, request.started_at = RUNNING, now
-        self._entry_is_stale()
+        self._expiries.drop()
         return request
 
     def _adjust_charge(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
@@ -388,34 +372,15 @@ class Drr:
         if not tenant.configured and not tenant.busy:
             self._idle[tenant] = now
 
-    def _push_fresh(self) -> None:
-        """Move the requests that are still queued to the heap."""
-        for request in self._fresh:
-            if request.stage is WAITING:
-                heappush(self._expiries, (request.expires_at, request.sequence, request))
-            else:
-                self._stale -= 1
-        self._fresh.clear()
-
-    def _entry_is_stale(self) -> None:
-        """Count one stale entry; remove the stale ones when they are the majority."""
-        self._stale += 1
-        if self._stale > 64 + self.usage.requests:
-            self._push_fresh()
-            self._expiries = [entry for entry in self._expiries if _is_current(entry)]
-            heapify(self._expiries)
-            self._stale = 0
-
     def __repr__(self) -> str:
         waiting = f"{self.usage.requests} requests wait ({self.usage.cost_tokens:g} tokens)"
         return f"<Drr {waiting}, {len(self.tenants)} tenants, {list(self.pools.values())}>"
 
 
-def _is_current(entry: tuple[float, int, Request]) -> bool:
-    """Whether the request of an entry is queued and expires at the time of the entry."""
-    return entry[2].stage is WAITING and entry[2].expires_at == entry[0]
-
-
 def _check(classes: tuple[ClassSpec, ...]) -> None:
-    if not classes or len({spec.name for spec in classes}) < len(classes) or not sum(s.floor for s in classes) < 1:
+    if (
+        not classes
+        or len({spec.name for spec in classes}) < len(classes)
+        or not sum((s.floor for s in classes), 0.0) < 1
+    ):
         raise ValueError(f"classes must differ in name, and their floors leave something over, got {classes}")

@@ -100,6 +100,6 @@ def kept(drr: Drr) -> dict[str, float]:
         "round work": sum(pool.round_work for pool in pools),
         "active": sum(pool.active_flows + pool.active_weight + len(pool._lingering) for pool in pools),
         "wakes": 0.0 if drr.wakes_at() == inf else 1.0,
-        "expiries": len(drr._expiries) + len(drr._fresh),
+        "expiries": len(drr._expiries),
     }
     return {name: much for name, much in held.items() if much}

@@ -26,6 +26,7 @@ from services.core.reservations import RetryReservations
 from services.core.retries import RetryBudget
 from services.core.scheduler import Scheduler
 from tests.core.rig import NO_BOUNDS, asking, enqueue, house, start
+from tests.pythoncore import python_core
 
 
 def waiting(drr: Drr, **fields: Any) -> Request:
@@ -84,7 +85,7 @@ def expired_early() -> None:
     drr.expire(1.0)
 
 
-def an_entry_that_was_not_noted_as_stale() -> None:
+def an_entry_that_was_not_dropped() -> None:
     drr = house("a")
     request = waiting(drr, expires_at=5.0)
     drr.wakes_at()
@@ -257,7 +258,7 @@ FAULTS: list[tuple[Callable[[], None], str]] = [
     (started_twice, "running.* starts, and does not wait"),
     (taken_out_twice, "ended.* leaves the line, and does not wait"),
     (expired_early, "is taken out at 1, noted for 5"),
-    (an_entry_that_was_not_noted_as_stale, "more entries are stale than were noted"),
+    (an_entry_that_was_not_dropped, "more entries are stale than were dropped"),
     (ended_and_not_counted_as_running, "was not counted as running: <TenantAccount a: 0 wait, -1 run"),
     (a_charge_settled_twice, "<Flow a.*: -.* tokens are in flight"),
     (unread_below_zero_in_line, "-7 tokens are unread in <PoolQueue default"),
@@ -284,12 +285,14 @@ FAULTS: list[tuple[Callable[[], None], str]] = [
 ]
 
 
+@python_core
 @pytest.mark.parametrize(("plant", "told"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
 def test_a_planted_fault_is_seen_where_it_happens(plant: Callable[[], None], told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         plant()
 
 
+@python_core
 def test_nobody_is_served_without_a_deficit(monkeypatch: pytest.MonkeyPatch) -> None:
     drr = house("a")
     flow = waiting(drr).flow
