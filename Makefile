@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate pictures test test-real oracles check bench play matrix integrity rolling soak siege world load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate pictures test test-real oracles check bench play matrix integrity rolling soak siege world load load-report docs diagrams fast fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -66,6 +66,7 @@ pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again
 # ---- verify
 
 # The gate: logic, in memory and on a virtual clock. Two processes, each of which takes from the other what is left over.
+test test-real oracles: export WEIR_CORE ?= python
 test: $(VENV)/.dev ## the gate, in minutes: logic, in memory and on a virtual clock: make test ARGS="-k fairness -x"
 	@exec $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/real $(ARGS)
 
@@ -148,6 +149,9 @@ load-report: $(VENV)/.load $(VENV)/.simulate ## every scenario with people, as o
 
 venv: $(VENV)/.dev ## make .venv with everything that development needs
 
+fast: $(VENV)/.fast ## compile the core with mypyc (needs a C compiler): decisions take half the time, docs/decisions/062
+	@exec $(BIN)/weir compile
+
 otel: $(VENV)/.otel ## install what exports traces (OTEL_TRACES_EXPORTER=otlp)
 
 torch: $(VENV)/.torch ## install what real models need (ENGINE=torch): large, see docs/models.md
@@ -197,6 +201,11 @@ $(VENV)/.load: requirements/load.txt $(VENV)/.run
 $(VENV)/.simulate: requirements/simulate.txt $(VENV)/.run
 	@echo "Installing what the simulator's plots need"
 	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/simulate.txt
+	@touch $@
+
+$(VENV)/.fast: requirements/fast.txt $(VENV)/.run
+	@echo "Installing mypyc"
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/fast.txt
 	@touch $@
 
 $(VENV)/.otel: requirements/otel.txt $(VENV)/.run

@@ -283,7 +283,7 @@ def test_the_command_line_is_on_the_path_of_every_service():
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     assert "/tree/$service/bin/weir" in dockerfile
     assert "ENV PATH=/opt/weir/bin:/app/bin:$PATH" in dockerfile
-    assert re.search(r"cp -a __init__.py healthcheck.py core contracts runtime cli ", dockerfile)
+    assert re.search(r"cp -a __init__.py compiled.py healthcheck.py core contracts runtime cli ", dockerfile)
     assert "-r service.txt -r cli.txt" in dockerfile
 
 

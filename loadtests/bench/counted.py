@@ -27,6 +27,7 @@ from loadtests.bench.stand import CONNECTIONS, HELD, HOLD_S, Workers, chat, of_t
 from loadtests.bench.stub import Stub
 from loadtests.cluster.loop import SimLoop, run
 from loadtests.load.closed import Connection, LoopResults, connect, hold
+from services import compiled
 from services.router import app
 from services.router.config import RouterSettings
 from services.runtime.log import Log
@@ -114,7 +115,9 @@ async def _ask(clients: list[Connection], asked: list[bytes], requests: int) -> 
 
 
 def steps_of(kind: str) -> dict[str, float]:
-    """The steps of one request of this kind, by file below services/."""
+    """The steps of one request of this kind, by file below services/. Raises RuntimeError for a compiled core."""
+    if compiled.in_use():
+        raise RuntimeError("the compiled core has no bytecodes: count with WEIR_CORE=python")
     with tempfile.TemporaryDirectory() as folder:
         found = run(counted(kind, Path(folder)))
     return {file: count / REQUESTS for file, count in sorted(found.items())}

@@ -64,6 +64,14 @@ def doctor() -> None:
     raise typer.Exit(run(_settings(), _console()))
 
 
+@app.command(name="compile")
+def compile_the_core() -> None:
+    """Compile the scheduler (extra `fast`, and a C compiler)."""
+    from services.cli.compile import compile_core
+
+    _console().print(f"Compiled into {compile_core()}", highlight=False)
+
+
 @app.command()
 def ask(
     question: Annotated[str, typer.Argument(help="The question to the ingested documents.")],

@@ -73,7 +73,7 @@ class Degradation:
 def _update_controllers(now: float, pool_stats: PoolStats, weights: Weights) -> None:
     """Update the controllers, heaviest class first: its capacity is what heavier ones leave, at least its share."""
     rate = pool_stats.estimator.rate
-    all_weights = sum(class_stats.weight for class_stats in pool_stats.classes.values())
+    all_weights = sum((class_stats.weight for class_stats in pool_stats.classes.values()), 0.0)
     left = rate or 0.0
     for class_stats in sorted(pool_stats.classes.values(), key=lambda class_stats: -class_stats.weight):
         offered = class_stats.offered_per_s(now, weights)

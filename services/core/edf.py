@@ -118,7 +118,7 @@ class DeadlineQueue:
         block = self._blocks[at]
         tail = block[BLOCK:]
         del block[BLOCK:]
-        moved = sum(entry[2].charge_tokens for entry in tail)
+        moved = sum((entry[2].charge_tokens for entry in tail), 0.0)
         self._blocks.insert(at + 1, tail)
         self._sums.insert(at + 1, moved)
         self._sums[at] -= moved

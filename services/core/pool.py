@@ -368,8 +368,8 @@ def floored(classes: tuple[ClassSpec, ...]) -> dict[str, float]:
     """Each class's weight, raised where its share of all weights is below its floor."""
     raised: set[str] = set()
     while True:
-        free = sum(spec.weight for spec in classes if spec.name not in raised)
-        total = free / (1.0 - sum(spec.floor for spec in classes if spec.name in raised))
+        free = sum((spec.weight for spec in classes if spec.name not in raised), 0.0)
+        total = free / (1.0 - sum((spec.floor for spec in classes if spec.name in raised), 0.0))
         below = {spec.name for spec in classes if spec.name not in raised and spec.weight < spec.floor * total}
         if not below:
             return {spec.name: spec.floor * total if spec.name in raised else spec.weight for spec in classes}

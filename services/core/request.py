@@ -24,7 +24,7 @@ class Stage(Enum):
     ENDED = "ended"
 
 
-NEW, WAITING, RUNNING, ENDED = Stage
+NEW, WAITING, RUNNING, ENDED = Stage.NEW, Stage.WAITING, Stage.RUNNING, Stage.ENDED
 """Short names: the lookup of an enum's member is slow, and every step needs stages."""
 
 

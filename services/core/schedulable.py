@@ -16,7 +16,8 @@ class RingPosition(Enum):
     LATER = "later"
 
 
-OUT, NEW, NOW, NEXT, LATER = RingPosition
+OUT, NEW, NOW = RingPosition.OUT, RingPosition.NEW, RingPosition.NOW
+NEXT, LATER = RingPosition.NEXT, RingPosition.LATER
 """Short names: the lookup of an enum's member is slow, and every step needs positions."""
 
 

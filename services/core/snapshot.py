@@ -205,7 +205,7 @@ def take(
     if full:
         running, charged = (
             sum([each.running for each in known.values()]),
-            sum([each.charged for each in known.values()]),
+            sum([each.charged for each in known.values()], 0.0),
         )
         totals = TenantTotals(running, charged)
     return SchedulerSnapshot(

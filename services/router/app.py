@@ -190,7 +190,7 @@ def tenants_of(settings: RouterSettings) -> Tenants:
 def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Scheduler:
     """The core with this router's bounds and classes. `unconfigured` is the spec of lab tenants, of equal weight."""
     classes = tenants.classes()
-    bytes = settings.max_queue_bytes
+    bytes = float(settings.max_queue_bytes)
     own = QueueBounds(settings.tenant_queue_size, bytes=bytes / 4)
     chosen = SchedulerSettings(
         bounds=QueueBounds(settings.max_queue_size, bytes=bytes),

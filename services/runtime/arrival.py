@@ -30,7 +30,7 @@ class Arrivals:
         self.ask_at = inf if TCP_INFO is None else -inf
         self._doubt_until = -inf
 
-    def waited_s(self, sock: Any, now: float) -> float:
+    def unread_s(self, sock: Any, now: float) -> float:
         """Seconds since the last bytes arrived at `sock`, of which the last have just been read; 0.0 for no wait."""
         waited_ms = unread_ms(sock)
         if waited_ms > NOTICED_MS:

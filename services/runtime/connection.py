@@ -268,7 +268,7 @@ class Connection(ClientStream):
                 break
             exchange = queue.popleft()
             if just_read and (now := self._loop.time()) >= arrivals.ask_at:
-                exchange.waited_s = arrivals.waited_s(self._transport.get_extra_info("socket"), now)
+                exchange.unread_s = arrivals.unread_s(self._transport.get_extra_info("socket"), now)
             self._start(exchange)
         else:
             self._starting = False

@@ -63,7 +63,7 @@ class Exchange:
         "tail",
         "task",
         "trace",
-        "waited_s",
+        "unread_s",
         "whole",
     )
 
@@ -85,9 +85,9 @@ class Exchange:
         self.id = ""
         self.always = b""
         self.log: dict[str, object] = {}
-        self.began_at = 0.0  # `read_at`, less `waited_s`
+        self.began_at = 0.0  # `read_at`, less `unread_s`
         self.read_at = 0.0
-        self.waited_s = 0.0  # in the kernel, before this process read it (`arrival`)
+        self.unread_s = 0.0  # in the kernel, before this process read it (`arrival`)
         self.status = 0
         self.started = False
         self.complete = False

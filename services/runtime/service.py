@@ -60,7 +60,7 @@ class Service:
         """Answer one request, whatever its outcome, and log it."""
         now = asyncio.get_running_loop().time
         exchange.read_at = read_at = now()
-        exchange.began_at = read_at - exchange.waited_s
+        exchange.began_at = read_at - exchange.unread_s
         exchange.always = self.always
         exchange.id = self._id_for(exchange.client_id)
         hot = self._hot.get((exchange.method, exchange.path))

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from services.core.ring import Ring
 from services.core.schedulable import RingPosition, Schedulable
+from tests.pythoncore import python_core
+
+pytestmark = python_core
 
 
 class Named(Schedulable):

@@ -10,6 +10,9 @@ from services.core.schedulable import RingPosition
 from services.core.serviceorder import service_order
 from services.core.singleclass import SingleClass
 from tests.core.test_ring import Named, crowd, pay, ring, start
+from tests.pythoncore import python_core
+
+pytestmark = python_core
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 60)), min_size=1, max_size=40), st.integers(0, 3))

@@ -13,6 +13,7 @@ from tests.oracles.plays import CASES, SEEDS, plays
 from tests.oracles.recording import MARK_EVERY
 from tests.oracles.steps import ORACLE as STEPS
 from tests.oracles.steps import PYTHON, Ceiling, StepsOracle, above, total
+from tests.pythoncore import python_core
 
 
 def check(oracle: Oracle | StepsOracle) -> None:
@@ -59,6 +60,7 @@ def test_a_difference_says_after_which_decision_two_plays_part_and_what_is_decid
     assert all("#" in line or "slots=" in line for line in shown)
 
 
+@python_core
 def test_an_answer_and_a_refusal_take_no_more_bytecodes_than_are_pinned() -> None:
     pinned = Ceiling.read(STEPS.file)
     if pinned.python != PYTHON:

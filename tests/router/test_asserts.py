@@ -21,6 +21,7 @@ from services.router.workers.cancels import Cancels
 from services.router.workers.prober import Prober
 from services.runtime.errors import Refused
 from services.runtime.upstream import ConnectionLost
+from tests.pythoncore import python_core
 from tests.retrieval.fakes import Lines
 from tests.router.fleetrig import asked, fleet_of, probe, worker
 from tests.router.house import House, turn
@@ -164,6 +165,7 @@ FAULTS: list[tuple[Callable[[], Awaitable[None]], str]] = [
 ]
 
 
+@python_core
 @pytest.mark.parametrize(("plant", "told"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
 def test_a_planted_fault_is_seen_where_it_happens(plant: Callable[[], Awaitable[None]], told: str) -> None:
     with pytest.raises(AssertionError, match=told):

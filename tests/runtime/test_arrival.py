@@ -29,20 +29,20 @@ class Told:
 
 def test_the_kernel_tells_how_long_bytes_were_unread_and_its_coarse_clock_is_no_wait() -> None:
     arrivals = Arrivals()
-    assert arrivals.waited_s(Told(1500), 1.0) == 1.5
-    assert arrivals.waited_s(Told(NOTICED_MS + 1), 1.0) == (NOTICED_MS + 1) / 1000
-    assert arrivals.waited_s(Told(NOTICED_MS), 1.0) == 0.0
+    assert arrivals.unread_s(Told(1500), 1.0) == 1.5
+    assert arrivals.unread_s(Told(NOTICED_MS + 1), 1.0) == (NOTICED_MS + 1) / 1000
+    assert arrivals.unread_s(Told(NOTICED_MS), 1.0) == 0.0
 
 
 def test_the_kernel_is_asked_now_and_then_and_for_every_request_after_a_wait() -> None:
     arrivals = Arrivals()
-    arrivals.waited_s(Told(0), 1.0)
+    arrivals.unread_s(Told(0), 1.0)
     assert arrivals.ask_at == 1.0 + EVERY_S
-    arrivals.waited_s(Told(300), 2.0)
+    arrivals.unread_s(Told(300), 2.0)
     assert arrivals.ask_at == 2.0
-    arrivals.waited_s(Told(0), 2.5)  # a newcomer among those that waited
+    arrivals.unread_s(Told(0), 2.5)  # a newcomer among those that waited
     assert arrivals.ask_at == 2.5
-    arrivals.waited_s(Told(0), 2.0 + DOUBT_S)
+    arrivals.unread_s(Told(0), 2.0 + DOUBT_S)
     assert arrivals.ask_at == 2.0 + DOUBT_S + EVERY_S
 
 
@@ -76,7 +76,7 @@ def test_requests_that_came_while_the_process_was_stopped_have_waited_and_later_
     port: asyncio.Future[int] = client.create_future()
 
     async def remember(exchange: Exchange) -> None:
-        waits[exchange.body] = exchange.waited_s
+        waits[exchange.body] = exchange.unread_s
         exchange.reply_now(200, b"{}")
 
     async def serve() -> None:

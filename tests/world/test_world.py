@@ -7,6 +7,7 @@ import pytest
 from loadtests.world.planted import BUGS, SIZE, Bug
 from loadtests.world.play import play
 from loadtests.world.scenario import scenario
+from tests.pythoncore import python_core
 
 SEEDS = range(1, 61)
 
@@ -35,6 +36,7 @@ def test_requests_beyond_the_capacity_are_refused() -> None:
     assert play(103, size=100).counts["refused"] > 0
 
 
+@python_core
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_breaks_a_promise(bug: Bug) -> None:
     """In the seed in which it was found first; without the bug, that seed is as good as any other."""

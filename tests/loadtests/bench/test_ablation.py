@@ -10,6 +10,7 @@ from loadtests.bench.ablation_plays import Found, Options, scenarios, shortened
 from loadtests.bench.refinements import REFINEMENTS, Refinement
 from loadtests.report.result import markdown
 from services.core.estimator import Estimator
+from tests.pythoncore import python_core
 
 SHORT = Options(seeds=2, offers=10, scenario=("at_capacity",))
 
@@ -33,6 +34,7 @@ def test_a_refinement_that_was_left_out_comes_back(refinement: Refinement) -> No
     assert [getattr(where, name) for where, name, _ in refinement.patches] == before
 
 
+@python_core
 def test_what_changes_nothing_earns_nothing_and_what_every_seed_needs_earns_its_place() -> None:
     base: dict[str, Found] = {}
     same = compared(NONE, SHORT, base)
@@ -56,6 +58,7 @@ def test_a_loss_that_some_seed_does_not_have_is_unclear() -> None:
     assert row(NONE, base, found)[-1] == "unclear: goodput 0.9 to 0.705, not with every seed or with one only"
 
 
+@python_core
 def test_one_that_has_shown_its_worth_is_not_played_on() -> None:
     two = Options(seeds=2, offers=10, scenario=("at_capacity", "half"))
     assert {where.split()[0] for where in compared(BLOCKED, two, {})[0].played} == {"at_capacity"}
