@@ -29,9 +29,8 @@ def ran(*arguments: str, folder: Path, core: str) -> str:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the code whose core has been compiled."""
-    folder = tmp_path_factory.mktemp("compiled")
-    for part in ("services", "loadtests", "tests"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "compiled"))
+    folder = tmp_path_factory.mktemp("compiled") / "weir"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "compiled", "out", "build"))
     ran("-m", "services.cli", "compile", folder=folder, core="python")
     return folder
 
