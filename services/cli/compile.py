@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from services.cli.errors import LabError
@@ -31,6 +32,8 @@ UNKNOWN_YET = ("    flow: Flow = field(", "    flow: Any = field(")
 
 def compile_core() -> Path:
     """Compile, and return the folder. Raises LabError without mypyc or a C compiler, or if either fails."""
+    if find_spec("mypyc") is None:
+        raise LabError("mypyc is not installed: run `make fast`, or install the extra `fast`")
     made_from = digest()
     with tempfile.TemporaryDirectory(prefix="weir-compile-") as name:
         folder = Path(name)

@@ -268,7 +268,7 @@ class Connection(ClientStream):
                 break
             exchange = queue.popleft()
             if just_read and (now := self._loop.time()) >= arrivals.ask_at:
-                exchange.unread_s = arrivals.unread_s(self._transport.get_extra_info("socket"), now)
+                exchange.unread_s = self._unread_s(now)
             self._start(exchange)
         else:
             self._starting = False
@@ -279,6 +279,11 @@ class Connection(ClientStream):
             self._count()
         if self._answering is None and not self._closing and not (queue and queue[0].whole):
             self._wait_for_more()
+
+    def _unread_s(self, now: float) -> float:
+        """How long the request that was just read was in the kernel; behind another one it counts from its turn."""
+        unread_s = self._shared.arrivals.unread_s(self._transport.get_extra_info("socket"), now)
+        return unread_s if self._inbound.completed == 1 else min(unread_s, now - self.idle_since)
 
     def _start(self, exchange: Exchange) -> None:
         """Run a handler's first step; the rest is a task. One that waits before `become_task` fails there with 500."""

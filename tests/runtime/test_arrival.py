@@ -11,8 +11,9 @@ import pytest
 
 from loadtests.cluster.loop import SimLoop, Simulation
 from services.runtime.arrival import DOUBT_S, EVERY_S, NOTICED_MS, Arrivals, unread_ms
-from services.runtime.http import Exchange
+from services.runtime.http import Exchange, become_task
 from tests.runtime.rig import post, send, serving
+from tests.virtual import run
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells")
 
@@ -107,3 +108,29 @@ def test_requests_that_came_while_the_process_was_stopped_have_waited_and_later_
         b"late": pytest.approx(0.2, abs=0.01),
         b"after": 0.0,
     }
+
+
+def test_a_request_that_was_unread_behind_the_answer_before_it_counts_from_its_turn() -> None:
+    """Reading pauses behind many pipelined requests: their time in the kernel is the client's own doing."""
+    waits: list[float] = []
+
+    async def slow(exchange: Exchange) -> None:
+        waits.append(exchange.unread_s)
+        await become_task()
+        await asyncio.sleep(0.2)
+        exchange.reply_now(200, b"{}")
+
+    async def main() -> None:
+        one = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4000\r\n\r\n" + bytes(4000)
+        async with serving({("POST", "/"): slow}, eager=("/",)) as process:
+            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
+            for _ in range(60):
+                writer.write(one)
+                await asyncio.sleep(0.001)
+            for _ in range(60):
+                await reader.readuntil(b"{}")
+            writer.close()
+
+    run(main)
+    assert len(waits) == 60
+    assert max(waits) == 0.0
