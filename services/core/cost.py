@@ -169,9 +169,8 @@ class Lengths:
         ended = self._ended.buckets() if self._ended is not None else {}
         cut = self._cut.buckets() if self._cut is not None else {}
         lengths, reached, area = [0.0], [0.0], [0.0]
-        remaining = sum((weight for _, weight in ended.values()), 0.0) + sum(
-            (weight for _, weight in cut.values()), 0.0
-        )
+        remaining = sum([weight for _, weight in ended.values()], 0.0)
+        remaining += sum([weight for _, weight in cut.values()], 0.0)
         longer = 1.0
         for bucket in sorted(ended.keys() | cut.keys()):
             length, ends = ended[bucket] if bucket in ended else (cut[bucket][0], 0.0)

@@ -12,7 +12,7 @@ from math import inf
 
 from services.core.request import WAITING, Request
 
-MIN_STALE = 64
+MIN_STALE = 32
 """Fewer stale entries are left alone."""
 
 
@@ -35,8 +35,8 @@ class Expiries:
 
     def drop(self) -> None:
         """A request has left the queues other than by `pop`, so its entry is stale."""
-        self._stale += 1
-        if 2 * self._stale > MIN_STALE + len(self._heap) + len(self.fresh):
+        self._stale = stale = self._stale + 1
+        if stale > MIN_STALE and 2 * (stale - MIN_STALE) > len(self):
             self._push_fresh()
             self._heap = [entry for entry in self._heap if _is_current(entry)]
             heapify(self._heap)

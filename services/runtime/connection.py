@@ -261,13 +261,13 @@ class Connection(ClientStream):
 
         `just_read`: their last bytes have just been read, so they may have waited in the kernel and nowhere else.
         """
-        queue, arrivals = self._inbound.queue, self._shared.arrivals
+        queue = self._inbound.queue
         self._starting = True
         for _ in range(MAX_ANSWERS_PER_STEP):
             if self._answering is not None or self._closing or not queue or not queue[0].whole:
                 break
             exchange = queue.popleft()
-            if just_read and (now := self._loop.time()) >= arrivals.ask_at:
+            if just_read and (now := self._loop.time()) >= self._shared.arrivals.ask_at:
                 exchange.unread_s = self._unread_s(now)
             self._start(exchange)
         else:

@@ -18,6 +18,7 @@ from services.core.bucket import Bucket
 from services.core.choices import SchedulerSettings
 from services.core.drr import Drr
 from services.core.estimator import Estimator
+from services.core.expiries import Expiries
 from services.core.ladder import Controller
 from services.core.limit import InflightCap
 from services.core.pool import Flow, PoolQueue
@@ -74,13 +75,13 @@ def taken_out_twice() -> None:
 
 
 def expired_early() -> None:
-    class Hasty(Drr):
-        def wakes_at(self) -> float:
-            super().wakes_at()
+    class Hasty(Expiries):
+        def earliest(self) -> float:
+            super().earliest()
             return 0.0
 
-    drr = Hasty(quantum=10.0, bounds=NO_BOUNDS)
-    drr.configure(TenantSpec("a", NO_BOUNDS))
+    drr = house("a")
+    drr._expiries = Hasty()
     waiting(drr, expires_at=5.0)
     drr.expire(1.0)
 
