@@ -33,15 +33,17 @@ def core_path(path: Iterable[str]) -> list[str]:
     choice = os.environ.get("WEIR_CORE", "auto")
     if choice not in CHOICES:
         raise ImportError(f"WEIR_CORE={choice}: expected one of {', '.join(CHOICES)}")
-    fault = "" if choice == "python" else _fault()
-    if choice == "python" or fault:
-        if choice == "compiled":
-            raise ImportError(f"WEIR_CORE=compiled, and {fault}: run `weir compile`")
-        if STAMP.exists() and fault:
-            warnings.warn(f"{fault}: the Python sources are used; run `weir compile`", RuntimeWarning, stacklevel=2)
+    if choice == "python":
         return list(path)
-    _load_library()
-    return [str(FOLDER), *path]
+    fault = _fault()
+    if not fault:
+        _load_library()
+        return [str(FOLDER), *path]
+    if choice == "compiled":
+        raise ImportError(f"WEIR_CORE=compiled, and {fault}: run `weir compile`")
+    if STAMP.exists():
+        warnings.warn(f"{fault}: the Python sources are used; run `weir compile`", RuntimeWarning, stacklevel=2)
+    return list(path)
 
 
 def digest() -> str:

@@ -33,10 +33,12 @@ class Arrivals:
     def unread_s(self, sock: Any, now: float) -> float:
         """Seconds since the last bytes arrived at `sock`, of which the last have just been read; 0.0 for no wait."""
         waited_ms = unread_ms(sock)
-        if waited_ms > NOTICED_MS:
+        if waited_ms <= NOTICED_MS:
+            waited_ms = 0
+        else:
             self._doubt_until = now + DOUBT_S
         self.ask_at = now if now < self._doubt_until else now + EVERY_S
-        return waited_ms / 1000 if waited_ms > NOTICED_MS else 0.0
+        return waited_ms / 1000
 
 
 def unread_ms(sock: Any) -> int:
