@@ -38,7 +38,7 @@ REQUESTS = 160
 WARM_UP = 2 * REQUESTS
 """Caches fill, and estimates are learned."""
 FULL = {"max_inflight": 1, "max_queue_size": 1, "tenant_queue_size": 1}
-STATUS = {"answers": 200, "refusals": 429}
+STATUS = {"answers": 200, "refusals": 429, "early retries": 429}
 HERE = "/services/"
 WORK_S = 0.02
 """Service time of the worker. Time must pass, or rates would be infinite."""
@@ -77,7 +77,7 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
     assert isinstance(loop, SimLoop)
     await loop.create_server(Worker, "127.0.0.1", STUB_PORT)
     workers = Workers().written(folder, STUB_PORT)
-    full: dict[str, Any] = FULL if kind == "refusals" else {}
+    full: dict[str, Any] = {} if kind == "answers" else FULL
     settings = RouterSettings(  # type: ignore[call-arg]  # pydantic-settings' own keyword
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
         probe_interval_s=60, drain_timeout_s=0.1, **full,
@@ -93,13 +93,16 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
 
 async def _count(port: int, kind: str) -> Counter[str]:
     results = LoopResults()
-    held = await hold(port, [chat(port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
+    held = await hold(port, [] if kind == "answers" else [chat(port, "hang")] * HELD, HOLD_S)
     clients, asked = [await connect(port, results) for _ in range(CONNECTIONS)], of_tenants(port)
     await _ask(clients, asked, WARM_UP)
+    retried = kind == "early retries"  # each client sends the same request again, before its hint
+    if retried:
+        await _ask(clients, asked, 1, again=True)
     steps = Steps()
     sys.settrace(steps.trace)
     try:
-        await _ask(clients, asked, REQUESTS)
+        await _ask(clients, asked, REQUESTS, again=retried)
     finally:
         sys.settrace(None)
     results.only(STATUS[kind])
@@ -108,9 +111,10 @@ async def _count(port: int, kind: str) -> Counter[str]:
     return steps.of_file
 
 
-async def _ask(clients: list[Connection], asked: list[bytes], requests: int) -> None:
-    for number in range(requests // len(clients)):
-        await asyncio.gather(*(client.ask(asked[(number + at) % len(asked)]) for at, client in enumerate(clients)))
+async def _ask(clients: list[Connection], asked: list[bytes], requests: int, *, again: bool = False) -> None:
+    for number in range(max(1, requests // len(clients))):
+        first = 0 if again else number
+        await asyncio.gather(*(client.ask(asked[(first + at) % len(asked)]) for at, client in enumerate(clients)))
         await asyncio.sleep(WORK_S / 10)
 
 

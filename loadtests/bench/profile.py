@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, Router, chat, standing
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, Router, all_different, chat, standing
 from loadtests.load.closed import closed_loop, hold
 from loadtests.report.figure import Figure
 from loadtests.report.page import table
@@ -85,7 +85,7 @@ async def measure(say: Say) -> Result:
 
 async def _sampled(router: Router, kind: str) -> str:
     held = await hold(router.port, [chat(router.port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
-    request = chat(router.port, stream=kind == "streams")
+    request = all_different(router.port) if kind == "refusals" else chat(router.port, stream=kind == "streams")
     load = asyncio.create_task(closed_loop(router.port, request, CONNECTIONS, SECONDS + 3))
     await asyncio.sleep(1.5)
     with tempfile.NamedTemporaryFile("r") as raw:

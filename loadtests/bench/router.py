@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadtests.bench.bare import bare
-from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, chat, router_before
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, all_different, chat, router_before
 from loadtests.bench.stub import stub
 from loadtests.cluster.usage import cores, pinned, rss_mb
 from loadtests.load.closed import closed_loop, hold
@@ -60,12 +60,17 @@ def _added(which: str, through_ms: float, alone_ms: float, target_ms: float) -> 
 
 async def _refusals(port: int, seconds: float) -> list[Figure]:
     held = await hold(port, [chat(port, "hang")] * HELD, HOLD_S)
-    refused = await closed_loop(port, chat(port), CONNECTIONS, seconds)
+    refused = await closed_loop(port, all_different(port), CONNECTIONS, seconds)
+    early = await closed_loop(port, chat(port), CONNECTIONS, seconds)
     refused.only(429)
+    early.only(429)
     for holder in held:
         holder.transport.close()
     p50_ms, p99_ms = (refused.quantile_ms(q) for q in (0.5, 0.99))
     return [
         at_least("refusals", refused.per_second, 12_000, "requests/s"),
         at_most("refusal p99", p99_ms, 10, "ms", f"p50 {p50_ms:.1f} ms"),
+        Figure(
+            "refusals of early retries", early.per_second, "requests/s", note="the same request again, before its hint"
+        ),
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from loadtests.bench.stub import stub
@@ -27,6 +28,8 @@ MESSAGES = [
     {"role": "user", "content": "What does a weir do to a river that is in flood, and why?"},
 ]
 TENANTS = 16
+DIFFERENT = 997
+"""Prime, so that clients in turn do not meet the same request again soon."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ async def standing(settings: Mapping[str, str] = NOTHING, *, workers: Workers = 
 def chat(port: int, model: str = "fast", *, stream: bool = False, tenant: str = "", **more: object) -> bytes:
     """The bytes of a chat completion of 64 tokens."""
     return _asked(port, {"model": model, "messages": MESSAGES, "max_tokens": 64, "stream": stream, **more}, tenant)
+
+
+def all_different(port: int) -> Callable[[], bytes]:
+    """Chat completions in turn, so many that no connection sends the same twice in a row: none is an early retry."""
+    return cycle([chat(port, seed=DIFFERENT + number) for number in range(DIFFERENT)]).__next__
 
 
 def of_tenants(port: int) -> list[bytes]:

@@ -28,6 +28,7 @@ class ClientStream(asyncio.Protocol):
         "_transport",
         "_writable",
         "_writes",
+        "memo",
         "write_paused",
     )
 
@@ -35,6 +36,7 @@ class ClientStream(asyncio.Protocol):
 
     def __init__(self, shared: Shared) -> None:
         self.write_paused = False
+        self.memo: object | None = None
         self._shared = shared
         self._writes = shared.writes
         self._loop = asyncio.get_running_loop()

@@ -176,18 +176,20 @@ def _whole(value_ms: float | None) -> int | None:
 
 
 _encoder = msgspec.json.Encoder()
+_RETRY, _NO_RETRY = (b"x-should-retry", b"true"), (b"x-should-retry", b"false")
 
 
 def problem(error: WeirError) -> tuple[int, Headers, bytes]:
     """The error as status, headers and body, for every service and every rejection."""
     answer = REFUSALS[error.outcome]
     details = error.details
-    headers: Headers = [(b"x-should-retry", b"true" if error.retry else b"false")]
-    if details.retry_hint_ms is not None:
-        headers.append((b"retry-after", b"%d" % math.ceil(details.retry_hint_ms / 1000)))
-        headers.append((b"retry-after-ms", b"%d" % details.retry_hint_ms))
-    if details.reason is not None:
-        headers.append((b"x-weir-reason", details.reason.encode("ascii", "replace")))
+    hint_ms, reason = details.retry_hint_ms, details.reason
+    headers: Headers = [_RETRY if error.retry else _NO_RETRY]
+    if hint_ms is not None:
+        headers.append((b"retry-after", b"%d" % -(-hint_ms // 1000)))
+        headers.append((b"retry-after-ms", b"%d" % hint_ms))
+    if reason is not None:
+        headers.append((b"x-weir-reason", reason.encode("ascii", "replace")))
     headers.extend(error.headers)
     body = Problem(ErrorBody(error.message, error.type or answer.type, error.code, error.param, details))
     return error.status, headers, _encoder.encode(body)

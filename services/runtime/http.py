@@ -110,6 +110,15 @@ class Exchange:
         """The scheme of the request's URL: `https` where its connection is encrypted by TLS, else `http`."""
         return self._wire.scheme
 
+    @property
+    def connection_memo(self) -> object | None:
+        """What the service keeps of this client's connection from one request to the next. Freed with it."""
+        return self._wire.memo
+
+    @connection_memo.setter
+    def connection_memo(self, memo: object) -> None:
+        self._wire.memo = memo
+
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its lower-case name; the last one where it is repeated."""
         if self._named is None:

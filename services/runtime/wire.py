@@ -23,6 +23,9 @@ class Wire(Protocol):
     def date_line(self) -> bytes:
         """The `date` header line, to the second."""
 
+    memo: object | None
+    """What a service keeps of this connection from one request to the next."""
+
     def send(self, data: bytes) -> None:
         """Write without waiting."""
 

@@ -21,6 +21,7 @@ class FakeWire:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.memo: object | None = None
         self.write_paused = False
         self.complete = False
         self._read = asyncio.Event()

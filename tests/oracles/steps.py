@@ -108,7 +108,8 @@ class StepsOracle:
         if not reason.strip():
             raise ValueError("a higher count needs a reason")
         pinned, now = Ceiling.read(self.file), counts()
-        changed = {kind: [total(pinned.counts[kind]), total(now[kind])] for kind in now}
+        before = {**now, **pinned.counts}  # a new kind was not counted before
+        changed = {kind: [total(before[kind]), total(now[kind])] for kind in now}
         Ceiling(PYTHON, now, (*pinned.raised, {"why": reason.strip(), "from_to": changed})).write(self.file)
         return ", ".join(f"{kind}: {before:,.1f} -> {after:,.1f}" for kind, (before, after) in changed.items())
 

@@ -32,6 +32,7 @@ class Deaf:
     """A wire that goes nowhere."""
 
     write_paused = False
+    memo: object | None = None
     date_line = b""
     scheme = "http"
 

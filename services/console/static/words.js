@@ -27,6 +27,7 @@ const REASONS = {
   platform_bytes: "the router’s queue uses too much memory",
   rate: "its tenant is over its rate limit",
   paused: "its tenant is paused",
+  early_retry: "it came back before its retry hint",
   no_worker: "no healthy worker",
   no_connection: "the router has no free connection",
   workers_busy: "every worker rejected it",

@@ -117,8 +117,7 @@ class Dispatcher:
         request.pool = self.fleet.pool_of(request.model) or request.model
         if not self.fleet.alive(request.model) and self.fleet.slots(request.pool):  # without slots the core rejects
             return self.refusing.no_live_worker(request.model)
-        has_room = self.cap.inflight < self.cap.cap and self.fleet.room(request.pool)
-        decision = self.scheduler.admit(now, request, self._fits if has_room else None)
+        decision = self.scheduler.admit(now, request, self._fits if self.has_room(request.pool) else None)
         if isinstance(decision, Rejection):
             return self.refusing.at_admission(request, decision, self.scheduler.usage.requests)
         if request.stage is RUNNING:
@@ -132,6 +131,10 @@ class Dispatcher:
             self.waiting[request] = None
             self._set_timer(now)
         return None
+
+    def has_room(self, pool: str) -> bool:
+        """Whether a request could start in this pool now."""
+        return self.cap.inflight < self.cap.cap and self.fleet.room(pool)
 
     # ---- the queue
 

@@ -20,6 +20,7 @@ from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
 from services.router.config import RouterSettings
 from services.router.deadlinetimer import DeadlineTimer
+from services.router.deciding import earlyretry
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import affinity, prompt_bytes
 from services.router.parsing.fields import judge
@@ -124,10 +125,14 @@ class Pipeline:
         return _too_late(request)
 
     async def _answer(self, parse: Parser, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+        early = earlyretry.repeated(exchange, request, self.dispatcher)
+        if early is not None:
+            self.metrics.early_retry(request.tenant)
+            return early
         request.parsed = parsed = parse(exchange.body)
         self.introduce(exchange, request, parsed.tenant)
         self._weigh(exchange, request)
-        refusal = self._admit(exchange.read_at, request)
+        refusal = self._admit(exchange, request)
         if request.trace is not None:
             spans.admission(request.trace, request, refusal, asyncio.get_running_loop().time())
         exchange.always = LEVELS[request.level]
@@ -205,22 +210,26 @@ class Pipeline:
             return slo.ttft_ms / 1000
         return max(slo.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(request))
 
-    def _admit(self, now: float, request: InferenceRequest) -> Refused | None:
+    def _admit(self, exchange: Exchange, request: InferenceRequest) -> Refused | None:
         """Take from the rate, then ask the scheduler; a rejected request gets its rate back.
 
-        `now` is when the request was read. It may have arrived earlier, but the scheduler's time does not run back.
+        The time is when the request was read. It may have arrived earlier, but the scheduler's time does not run back.
         """
+        now = exchange.read_at
         tokens = float(request.prompt_tokens + request.context_tokens + request.max_tokens)
         refusal = self.reserve(now, request, tokens)
         if refusal is not None:
+            earlyretry.remember(exchange, request, refusal, tokens)
             return refusal
         request.queue_depth = self.dispatcher.scheduler.usage.requests
         refusal = self.dispatcher.admit(now, request)
         if refusal is None:
             request.admitted = True
             request.reserved_tokens = tokens
-        elif (rate := _known(request).rate) is not None:
+            return None
+        if (rate := _known(request).rate) is not None:
             rate.give_back(now, tokens)
+        earlyretry.remember(exchange, request, refusal, 0.0)
         return refusal
 
     def reserve(self, now: float, request: InferenceRequest, tokens: float) -> Refused | None:

@@ -23,6 +23,7 @@ class _OfTenant(NamedTuple):
 
     admitted: CounterChild
     degraded: CounterChild
+    early_retries: CounterChild
     served_cost: CounterChild
     queue_wait: HistogramChild
     first_token: HistogramChild
@@ -75,6 +76,10 @@ class RouterMetrics:
         self._retries = Counter(
             "weir_retries", "Retries, by the failure of the first attempt.", ["reason"], registry=registry
         )
+        self._early_retries = Counter(
+            "weir_early_retries", "Refused requests that came back before their retry hint.", ["tenant"],
+            registry=registry,
+        )  # fmt: skip
         self._served_cost = Counter(
             "weir_served_cost", "Cost of served requests, in token-equivalents.", ["tenant"], registry=registry
         )
@@ -138,6 +143,10 @@ class RouterMetrics:
             child = self._refusals[key] = self._admission.labels(tenant, outcome)
         child.inc()
 
+    def early_retry(self, tenant: str) -> None:
+        """A refused request came back before its hint, and its refusal was repeated."""
+        (self._tenants.get(tenant) or self._meet(tenant)).early_retries.inc()
+
     def ended(self, tenant: str, outcome: Outcome, seconds: float) -> None:
         """A request ended. Called exactly once per request."""
         series = self._tenants.get(tenant) or self._meet(tenant)
@@ -173,6 +182,7 @@ class RouterMetrics:
         series = self._tenants[tenant] = _OfTenant(
             self._admission.labels(tenant, "admit"),
             self._admission.labels(tenant, "degrade"),
+            self._early_retries.labels(tenant),
             self._served_cost.labels(tenant),
             self._queue_wait.labels(tenant),
             self._first_token.labels(tenant),

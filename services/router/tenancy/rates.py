@@ -62,10 +62,8 @@ class Rate:
     def try_take(self, now: float, tokens: float) -> float | None:
         """Take one request and its tokens (None), or take nothing and return the wait in seconds."""
         of_requests, of_tokens = self.requests, self.tokens
-        wait_s = 0.0 if of_requests is None else of_requests.wait_s(now)
-        if of_tokens is not None:
-            wait_s = max(wait_s, of_tokens.wait_s(now, tokens))
-        if wait_s > _ROUNDING_S:
+        wait_s = self.wait_s(now, tokens)
+        if wait_s:
             assert wait_s < inf, f"{tokens} tokens would never be let in: {self!r}"
             return wait_s
         if of_requests is not None:
@@ -73,6 +71,13 @@ class Rate:
         if of_tokens is not None:
             of_tokens.charge(now, tokens)
         return None
+
+    def wait_s(self, now: float, tokens: float) -> float:
+        """Seconds until one request and its tokens fit if nothing else is taken; 0 if they fit now."""
+        wait_s = 0.0 if self.requests is None else self.requests.wait_s(now)
+        if self.tokens is not None:
+            wait_s = max(wait_s, self.tokens.wait_s(now, tokens))
+        return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def give_back(self, now: float, tokens: float) -> None:
         """Undo `try_take` for a request that was rejected later."""
