@@ -287,6 +287,20 @@ def test_the_command_line_is_on_the_path_of_every_service():
     assert "-r service.txt -r cli.txt" in dockerfile
 
 
+def test_every_image_of_ours_has_the_core_as_machine_code_and_no_compiler():
+    dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+    stages = dict(re.findall(r"^FROM (\S+ AS \S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
+    assert "compile_core()" in stages["dependencies AS core"]
+    before, after = stages["python AS source"].split(
+        "COPY --from=core /build/services/core/compiled services/core/compiled"
+    )
+    assert "COPY services services" in before
+    assert "cp -a __init__.py compiled.py" in after
+    assert [name for name, lines in stages.items() if "gcc" in lines or "FROM core" in name] == ["dependencies AS core"]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "services/core/compiled" in ignored, "what this machine compiled must not reach an image"
+
+
 def test_an_exporter_reads_statistics_and_no_document():
     """It logs in as a user of its own, with a password that opens nothing else."""
     environment = SERVICES["postgres-exporter"]["environment"]

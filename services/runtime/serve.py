@@ -24,6 +24,7 @@ from typing import Protocol
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from services import compiled
 from services.runtime.api import forget_endpoints
 from services.runtime.clock import wall_clock
 from services.runtime.descriptors import SPARE, connections_allowed
@@ -278,7 +279,7 @@ async def running(
     try:
         ready = await _started(process, leaving)
         where = {"port": process.bound_port, "metrics_port": process.bound_metrics_port, "host": process.host}
-        process.log.info("listening", **where)
+        process.log.info("listening", **where, core="compiled" if compiled.in_use() else "python")
         yield process
         if ready:
             await _announced(process)
