@@ -11,10 +11,20 @@ import hashlib
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr as mypyc_attr
+else:
+
+    def mypyc_attr(**_: Any) -> Callable[[type], type]:
+        """A mark that mypyc reads. The compiled core runs without mypyc's packages."""
+        return lambda marked: marked
+
 
 CORE = Path(__file__).parent / "core"
 FOLDER = CORE / "compiled"

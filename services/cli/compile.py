@@ -14,6 +14,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from services import compiled
 from services.cli.errors import LabError
 from services.compiled import CORE, FOLDER, GROUP, STAMP, digest, sources
 
@@ -25,7 +26,7 @@ setup(name="weir-core", packages=[], ext_modules=mypycify({files!r}, separate=[(
 """
 MARK = "@mypyc_attr(native_class=False)\n"
 AFTER = "from __future__ import annotations\n"
-IMPORTS = f"{AFTER}\nfrom typing import Any\n\nfrom mypy_extensions import mypyc_attr\n"
+IMPORTS = f"{AFTER}\nfrom typing import Any\n\nfrom services.compiled import mypyc_attr\n"
 UNKNOWN_YET = ("    flow: Flow = field(", "    flow: Any = field(")
 """An ordinary class evaluates its annotations at import, when the module of `Flow` is still to come."""
 
@@ -40,6 +41,7 @@ def compile_core() -> Path:
         files = [_marked(source, folder) for source in sources()]
         for package in ("services", "services/core"):
             (folder / package / "__init__.py").touch()
+        shutil.copy(Path(compiled.__file__), folder / "services")  # the marks come from it
         (folder / "setup.py").write_text(SETUP.format(files=files, group=GROUP), encoding="utf-8")
         command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "made", "--parallel", "2"]
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

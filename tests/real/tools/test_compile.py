@@ -40,6 +40,13 @@ def test_the_compiled_modules_are_used_and_the_sources_where_they_are_asked_for(
     assert ran("-c", SAYS_WHICH, folder=compiled, core="python").startswith("False ")
 
 
+def test_the_compiled_modules_need_nothing_of_mypyc(compiled: Path) -> None:
+    """Images have the compiled core and not mypyc's packages."""
+    names = sorted(f"services.core.{file.stem}" for file in (compiled / "services" / "core").glob("[a-z]*.py"))
+    without = f"import sys; sys.modules['mypy_extensions'] = None; import {', '.join(names)}"
+    ran("-c", without, folder=compiled, core="compiled")
+
+
 @pytest.mark.parametrize("oracle", ["decisions", "wire", "views"])
 def test_the_compiled_core_makes_what_is_pinned(compiled: Path, oracle: str) -> None:
     assert f"{oracle}: as pinned" in ran("-m", "tests.oracles", "--only", oracle, folder=compiled, core="compiled")
