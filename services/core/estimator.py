@@ -26,6 +26,14 @@ SPENT_ENDS = 64
 """The heap of expected ends is cleaned when it exceeds two entries per busy slot by this many."""
 
 
+LEAD_TOKENS, LEAD_SHARE, MAX_LEAD_S = 1.0, 0.25, 0.05
+"""A request is sent ahead by the time of this many tokens, by at most this share of an answer's time, and by at most
+this many seconds. A worker batches in steps of one token: what arrives after a step began waits for the next one."""
+MAX_LATE_ENDS = 0.25
+"""Nothing is sent ahead where more answers than this share end much later than expected: it would wait at the worker,
+where no lighter tenant can precede it."""
+END_WEIGHT = 0.05
+"""Of one sample of an end."""
 PROBABLE = 0.85
 FITTED = 5
 """Prompts before the error of the line counts: an announced value has no start term, and may be wrong a hundredfold."""
@@ -68,6 +76,7 @@ class Estimator:
         "_token_s",
         "announced_per_slot_s",
         "busy",
+        "late_ends",
         "mean_cost",
         "median_s",
         "prefill_model",
@@ -104,6 +113,8 @@ class Estimator:
         )
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, min_value=1e-6, refresh=64)
+        self.late_ends = 1.0
+        """The share of recent answers that ended much later than expected; 1 while nothing is known."""
         self.median_s = 0.0
         """Median time per token after the first; 0 while unknown."""
         if s_per_token:
@@ -138,7 +149,8 @@ class Estimator:
         if len(self._ends) > SPENT_ENDS + 2 * self.busy:  # most are of requests that have ended
             self._ends = [end for end in self._ends if end[2].stage is RUNNING]
             heapify(self._ends)
-        heappush(self._ends, (now + service_s, self._starts, request))
+        request.slot_at, request.ends_at = now, now + service_s
+        heappush(self._ends, (request.ends_at, self._starts, request))
 
     def stop(self, now: float) -> None:
         """A slot is free again."""
@@ -170,7 +182,7 @@ class Estimator:
     def learn(self, now: float, request: Request, work: float) -> None:
         """Add a sample: the request's slot did this much work from its start until now."""
         self.mean_cost = work if not self._any.samples else self.mean_cost + 0.02 * (work - self.mean_cost)
-        spent_s = now - request.started_at
+        spent_s = now - request.slot_at
         if spent_s <= 0:
             return
         self._any.add(work, spent_s)
@@ -193,6 +205,11 @@ class Estimator:
         if tokens > 0 and seconds > 0:
             self._token_s.add(seconds / tokens)
             self.median_s = self._token_s.quantile(0.5) or 0.0
+
+    def learn_end(self, now: float, request: Request) -> None:
+        """Add a sample: an answer ended, in time for a request that had been sent ahead of its end, or later."""
+        late = now > request.ends_at + LEAD_TOKENS * self.median_s
+        self.late_ends += END_WEIGHT * (late - self.late_ends)
 
     def _update_rate(self) -> None:
         full = self._full
@@ -232,6 +249,14 @@ class Estimator:
     def token_s(self, q: float) -> float:
         """Seconds per token of an answer at the quantile q; 0 while unknown."""
         return self._token_s.quantile(q) or 0.0
+
+    @property
+    def lead_s(self) -> float:
+        """How long before the expected end of an answer the next request is sent to its worker; 0: not before it."""
+        if self.late_ends > MAX_LATE_ENDS or not self.rate:
+            return 0.0
+        service_s = self.mean_cost * self.slots / self.rate
+        return min(LEAD_TOKENS * self.median_s, LEAD_SHARE * service_s, MAX_LEAD_S)
 
     def next_slot_s(self, now: float) -> float:
         """Seconds until the next slot is free: the earliest expected end of a running request.

@@ -96,9 +96,19 @@ class Request:
     ready_at: float = 0.0
     """When its retrieval was done; 0 if it arrived ready."""
     started_at: float = 0.0
+    slot_at: float = 0.0
+    """When it has its slot: at its start, or when the slot was expected to be free if it was sent ahead."""
+    ends_at: float = 0.0
+    """When its slot is expected to be free again, by the estimate at its start."""
     first_token_at: float = 0.0
     full_s: float = 0.0
     """The estimator's count, at the start, of the seconds in which the slots were full."""
+
+    def sent_ahead(self, slot_at: float) -> None:
+        """It was sent to its worker before its slot is free: at about this time."""
+        if slot_at > self.slot_at:
+            self.ends_at += slot_at - self.slot_at
+            self.slot_at = slot_at
 
     @property
     def due_at(self) -> float:

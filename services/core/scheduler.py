@@ -340,7 +340,7 @@ class Scheduler:
         prompt, _ = self._planned(request)
         estimator = self.pools[request.pool].estimator
         estimator.end_prefill(request)
-        estimator.learn_prefill(now - request.started_at, prompt, request.read_before_tokens)
+        estimator.learn_prefill(max(0.0, now - request.slot_at), prompt, request.read_before_tokens)
 
     def finish(
         self, now: float, request: Request, outcome: Outcome, prompt_tokens: float, completion_tokens: float
@@ -366,8 +366,9 @@ class Scheduler:
             estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)
         served = outcome is Outcome.SERVED
         if served:
-            tenant_stats.served(now - request.started_at)
+            tenant_stats.served(max(0.0, now - request.slot_at))
             pool_stats.costs.add(cost)
+            estimator.learn_end(now, request)
         if served or completion_tokens:
             tenant_stats.lengths.observe(
                 completion_tokens, cut=not served or completion_tokens >= request.granted_tokens

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.estimator import ENOUGH, Estimator
+from services.core.estimator import ENOUGH, LEAD_SHARE, LEAD_TOKENS, MAX_LEAD_S, Estimator
 from services.core.request import Request, Stage
 
 
@@ -272,3 +272,45 @@ def test_samples_of_nothing_teach_nothing() -> None:
     assert estimator.service_s(500, 10) == pytest.approx(0.5 + 9 * 0.02)
     assert estimator.rate is None
     assert "rate unknown" in repr(estimator)
+
+
+def ended(estimator: Estimator, count: int, *, late_s: float) -> None:
+    """So many answers of 100 tokens in 1 s, each so much later than expected."""
+    estimator.learn_pace(1.0, 100.0)
+    for number in range(count):
+        request = running(10.0 * number, estimator, service_s=1.0)
+        estimator.learn_end(10.0 * number + 1.0 + late_s, request)
+        end(10.0 * number + 1.0 + late_s, estimator, request, 200.0)
+
+
+def test_a_request_is_sent_ahead_by_the_time_of_a_token_where_ends_come_as_expected() -> None:
+    estimator = estimator_of(1)
+    assert estimator.lead_s == 0.0, "nothing is known"
+    ended(estimator, 40, late_s=0.0)
+    assert estimator.lead_s == pytest.approx(LEAD_TOKENS * 0.01, rel=0.03)
+
+
+def test_nothing_is_sent_ahead_where_ends_come_later_than_expected() -> None:
+    estimator = estimator_of(1)
+    ended(estimator, 40, late_s=0.0)
+    ended(estimator, 10, late_s=0.5)
+    assert estimator.lead_s == 0.0
+    ended(estimator, 40, late_s=0.0)
+    assert estimator.lead_s > 0.0
+
+
+def test_the_lead_is_a_part_of_an_answer_at_most() -> None:
+    estimator = estimator_of(4)
+    estimator.learn_pace(1.0, 1.0)
+    for number in range(80):
+        request = running(float(number), estimator, service_s=0.1)
+        estimator.learn_end(number + 0.1, request)
+        end(number + 0.1, estimator, request, 10.0)
+    assert estimator.lead_s == pytest.approx(LEAD_SHARE * 0.1)
+    slow = estimator_of(1)
+    slow.learn_pace(1.0, 1.0)
+    for number in range(80):
+        request = running(10.0 * number, slow, service_s=8.0)
+        slow.learn_end(10.0 * number + 8.0, request)
+        end(10.0 * number + 8.0, slow, request, 10.0)
+    assert slow.lead_s == MAX_LEAD_S

@@ -50,6 +50,8 @@ class Dispatcher:
         self._dead_since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
+        self._ahead_timer: asyncio.TimerHandle | None = None
+        self._ahead_at = inf
         self._first_pool = 0
         self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
         fleet.on_change(self.capacity_changed)
@@ -104,9 +106,11 @@ class Dispatcher:
         for request in list(self.waiting):
             self.scheduler.leave(now, request)
             self._reject(request, self.refusing.leaving())
-        if self._timer is not None:  # nothing waits any more, and nothing will
-            self._timer.cancel()
-            self._timer, self._timer_at = None, inf
+        for timer in (self._timer, self._ahead_timer):  # nothing waits any more, and nothing will
+            if timer is not None:
+                timer.cancel()
+        self._timer, self._timer_at = None, inf
+        self._ahead_timer, self._ahead_at = None, inf
 
     # ---- admission
 
@@ -228,7 +232,7 @@ class Dispatcher:
         """Start what this pool can, and reject what can no longer be in time; returns whether anything started."""
         before = self.cap.taken_total
         cap, fleet, waiting = self.cap, self.fleet, self.scheduler.usage
-        while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
+        while waiting.requests and cap.inflight < cap.cap and (fleet.room(pool) or self._look_ahead(now, pool)):
             started, gone = self.scheduler.next(now, pool, self._fits)
             for other in gone:
                 self._reject(cast(InferenceRequest, other), self._evicted(now, other))
@@ -239,6 +243,28 @@ class Dispatcher:
             self.waiting.pop(request, None)
             request.wake()
         return self.cap.taken_total > before
+
+    def _look_ahead(self, now: float, pool: str) -> bool:
+        """Whether a request may be sent ahead to a worker of which a slot is about to be free. If not, the timer is set
+        for when one is.
+        """
+        estimator = self.scheduler.estimator(pool)
+        lead_s = 0.0 if estimator is None else estimator.lead_s
+        if not lead_s:
+            return False
+        at = self.fleet.look_ahead(now, pool, lead_s)
+        if at <= now:
+            return True
+        if at < self._ahead_at:
+            if self._ahead_timer is not None:
+                self._ahead_timer.cancel()
+            self._ahead_at = at
+            self._ahead_timer = asyncio.get_running_loop().call_at(at, self._send_ahead)
+        return False
+
+    def _send_ahead(self) -> None:
+        self._ahead_timer, self._ahead_at = None, inf
+        self._pump_all(asyncio.get_running_loop().time() + LATE_S)
 
     def _take_slot(self, request: InferenceRequest) -> None:
         """Take the slot at a worker that was found free for it."""

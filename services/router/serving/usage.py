@@ -42,7 +42,8 @@ def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
         return min(now, request.dispatched_at + end.first_token_ms / 1000)
     reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0
     writing = max(0.0, end.completion_tokens - 1.0)
-    return request.dispatched_at + (now - request.dispatched_at) * reading / (reading + writing)
+    began = min(now, max(request.dispatched_at, request.slot_at))
+    return began + (now - began) * reading / (reading + writing)
 
 
 def _pace_s(request: InferenceRequest, end: End, now: float) -> float | None:

@@ -21,6 +21,7 @@ from random import Random
 
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
+from services.router.workers.expectedends import ExpectedEnds
 from services.router.workers.line import CandidateSet
 from services.router.workers.worker import AHEAD, DOWN, MIN_WORK_TOKENS, Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
@@ -57,6 +58,7 @@ class Fleet:
         self._candidates: dict[str, CandidateSet] = {}
         self._candidates_of: dict[Worker, list[CandidateSet]] = {}
         self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
+        self._ends: dict[str, ExpectedEnds] = {}  # by pool
         self._rebuild()
 
     def on_change(self, call: Callable[[], None]) -> None:
@@ -123,6 +125,10 @@ class Fleet:
             self._uses += 1
             worker.last_used = self._uses
             worker.hold(request, work, tokens)
+            if worker.lookahead and not worker.ahead_always:
+                if worker.inflight > worker.slots:
+                    request.sent_ahead(worker.opened_until)
+                self._ends_of(request.pool).add(request, worker)
             if request.affinity:
                 self._remember(request, worker)
             self._counted(worker)
@@ -145,11 +151,32 @@ class Fleet:
         resized = worker.release(request, pace, overloaded=overloaded)
         if served and worker.health.failures:
             worker.health.served()
+        self._ends_of(request.pool).ended(request, worker)
         self._counted(worker)
         if worker.leaving and not worker.inflight:
             self._close(worker)
         elif resized:
             self._changed()
+
+    def look_ahead(self, now: float, pool: str, lead_s: float) -> float:
+        """Let a request be sent ahead to a worker of which a slot is expected to be free within `lead_s`.
+
+        Returns `now` if there is such a worker; otherwise when there may be one.
+        """
+        ends = self._ends_of(pool)
+        due = ends.due(now + lead_s)
+        if due is None:
+            return ends.next_at() - lead_s
+        worker, slot_at = due
+        worker.ahead_open, worker.opened_until = True, slot_at
+        self._counted(worker)
+        return now
+
+    def _ends_of(self, pool: str) -> ExpectedEnds:
+        ends = self._ends.get(pool)
+        if ends is None:
+            ends = self._ends[pool] = ExpectedEnds()
+        return ends
 
     # ---- changes
 

@@ -43,6 +43,8 @@ class Worker:
     """State and ledger; `Fleet` decides. `max_limit` bounds a learned limit."""
 
     __slots__ = (
+        "ahead_always",
+        "ahead_open",
         "availability",
         "batch",
         "draining",
@@ -59,6 +61,7 @@ class Worker:
         "max_limit",
         "models",
         "name",
+        "opened_until",
         "paces",
         "pools",
         "prefill_ms_per_token",
@@ -86,6 +89,10 @@ class Worker:
         self.work_tokens = 0.0
         self.kv_held_tokens = 0
         self.last_used = 0
+        self.ahead_open = False
+        """One of its slots will be free so soon that a request may be sent ahead (`Fleet.look_ahead`)."""
+        self.opened_until = 0.0
+        """When that slot is expected to be free, in the event loop's seconds."""
         self.availability = DOWN
         self.pools: tuple[str, ...] = ()
         self.limit: AdaptiveLimit | None = None
@@ -124,7 +131,8 @@ class Worker:
     def adopt(self, spec: WorkerSpec, upstream: Upstream) -> None:
         """Take over a new entry of the worker list. What it holds and what was learned stays."""
         self.spec, self.upstream = spec, upstream
-        self.lookahead = spec.lookahead
+        self.lookahead = int(spec.slots != "auto") if spec.lookahead == "auto" else spec.lookahead
+        self.ahead_always = spec.lookahead == 1
         self.models = tuple(spec.models) or self.models
         if spec.slots == "auto":
             self.limit = self.limit or _limit(self.max_limit, self.inflight)
@@ -157,7 +165,8 @@ class Worker:
             return FULL
         if self.inflight < self.slots:
             return FREE
-        return AHEAD if self.inflight < self.slots + self.lookahead else FULL
+        opens = self.ahead_always or self.ahead_open
+        return AHEAD if opens and self.inflight < self.slots + self.lookahead else FULL
 
     def has_room(self, kv_tokens: int) -> bool:
         """Whether so many more tokens fit into its reported memory."""
@@ -182,6 +191,8 @@ class Worker:
         self.held[request] = (work_tokens, kv_tokens)
         self.inflight += 1
         assert self.inflight <= self.slots + self.lookahead, f"{self!r} was given {request!r} without a place for it"
+        if self.inflight > self.slots:
+            self.ahead_open = False
         self.work_tokens += work_tokens
         self.kv_held_tokens += kv_tokens
 
@@ -191,6 +202,7 @@ class Worker:
         if held is None:
             raise RuntimeError(f"{self!r} does not hold {request!r}: it was given back twice, or never taken")
         self.inflight -= 1
+        self.ahead_open = False  # the slot that it was opened for is free now, or taken by the request sent ahead
         work_tokens, kv_tokens = held
         self.kv_held_tokens -= kv_tokens
         if self.inflight:

@@ -17,6 +17,7 @@ from services.runtime.settings import describe
 MAX_WORKERS = 256
 
 Slots = Annotated[int, Field(ge=1, le=100_000)]
+Lookahead = Annotated[int, Field(ge=0, le=1)]
 Model = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -27,7 +28,7 @@ class WorkerSpec(BaseModel):
     kind: Literal["weir", "openai"]
     url: str
     slots: Slots | Literal["auto"] | None = None
-    lookahead: int = Field(0, ge=0, le=1)
+    lookahead: Lookahead | Literal["auto"] = "auto"
     models: Annotated[list[Model], Field(max_length=MAX_MODELS)] = []
     api_key_env: str | None = None
     allow: list[str] = []
@@ -62,7 +63,7 @@ class WorkerSpec(BaseModel):
             raise ValueError("kind weir announces its own models: leave `models` out")
         if self.kind == "weir" and (self.allow or self.cache_salt):
             raise ValueError("kind weir receives no additional client fields: leave `allow` and `cache_salt` out")
-        if self.slots == "auto" and self.lookahead:
+        if self.slots == "auto" and self.lookahead == 1:
             raise ValueError(
                 "slots: auto learns how much to send, the server's own queue included: leave `lookahead` out"
             )

@@ -32,7 +32,7 @@ entries = st.fixed_dictionaries(
         "name": st.sampled_from(NAMES),
         "kind": st.sampled_from(["weir", "openai"]),
         "slots": st.sampled_from([1, 2, 5, "auto"]),
-        "lookahead": st.integers(0, 1),
+        "lookahead": st.sampled_from([0, 1, "auto"]),
         "models": st.sampled_from(MODELS),
         "url": st.sampled_from(["http://here", "http://there"]),
     }
@@ -49,7 +49,7 @@ seen = st.builds(
 def entry(drawn: dict[str, Any]) -> WorkerSpec:
     if drawn["kind"] == "weir":
         return spec(**{**drawn, "slots": None, "models": ()})
-    return spec(**{**drawn, "lookahead": 0 if drawn["slots"] == "auto" else drawn["lookahead"]})
+    return spec(**{**drawn, "lookahead": "auto" if drawn["slots"] == "auto" else drawn["lookahead"]})
 
 
 class Ledger(RuleBasedStateMachine):
@@ -110,6 +110,7 @@ class Ledger(RuleBasedStateMachine):
         out = fleet.workers[excluded % len(fleet.workers)] if excluded is not None and fleet.workers else None
         fits = fleet.fits(turn, out)
         assert fits == any(one is not out and self.could(one, turn) for one in fleet.workers)
+        turn.pool, turn.ends_at = fleet.pool_of(turn.model) or turn.model, turn.charge_tokens
         if fits:  # between the two, the core grants
             turn.granted_tokens = granted and min(granted, turn.max_tokens)
         open_now = [one for one in fleet.workers if one is not out and self.could(one, turn)]
@@ -125,7 +126,8 @@ class Ledger(RuleBasedStateMachine):
     def could(self, worker: Worker, turn: InferenceRequest) -> bool:
         if not worker.live or worker.resting or turn.model not in worker.models:
             return False
-        if worker.inflight >= worker.places:
+        ahead = worker.lookahead if worker.ahead_always or worker.ahead_open else 0
+        if worker.inflight >= worker.slots + ahead:
             return False
         sizes = [one.kv_tokens for one in self.fleet.workers if one.live and turn.model in one.models]
         largest = max(size or 0 for size in sizes) if all(size is not None for size in sizes) else None
@@ -142,6 +144,19 @@ class Ledger(RuleBasedStateMachine):
         self.fleet.give_back(worker, turn, pace=pace, overloaded=overloaded)
         if worker.leaving:
             assert worker.upstream.closed == (not worker.inflight)  # type: ignore[attr-defined]  # a fake
+
+    @rule(pool=st.sampled_from(["m", "n", "o", "unknown"]), by=st.floats(0, 1e6))
+    def look_ahead(self, pool: str, by: float) -> None:
+        """Only a full worker of which an end is due is opened, and for one request."""
+        before = {worker for worker in self.workers() if worker.ahead_open}
+        at = self.fleet.look_ahead(by, pool, lead_s=0.0)
+        opened = {worker for worker in self.workers() if worker.ahead_open} - before
+        assert len(opened) == (at <= by)
+        for worker in opened:
+            assert worker.live
+            assert worker.inflight == worker.slots
+            assert worker.availability is Availability.AHEAD
+            assert any(turn.ends_at <= by and turn.pool == pool for turn in worker.held)
 
     @precondition(lambda self: self.workers())
     @rule(which=st.integers(0, 11), seen=seen, up=st.booleans())

@@ -51,7 +51,7 @@ def test_a_worker_is_what_it_announces() -> None:
         async with serving({("GET", "/status"): says(STATUS)}) as process:
             worker = weir_at(process)
             assert worker.learn(await worker.upstream.probe())
-            assert (worker.slots, worker.lookahead, worker.models, worker.kv_tokens) == (4, 0, ("m",), 1000)
+            assert (worker.slots, worker.lookahead, worker.models, worker.kv_tokens) == (4, 1, ("m",), 1000)
             assert (worker.step_ms, worker.prefill_ms_per_token) == (20.5, 0.1)
             worker.upstream.close()
 

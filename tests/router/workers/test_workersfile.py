@@ -24,13 +24,13 @@ def test_slots_are_a_number_or_auto_or_announced(tmp_path: Path) -> None:
             tmp_path,
             f"{OPENAI}, slots: 32, lookahead: 1, models: [m, n]",
             "name: b, kind: openai, url: 'https://y/v1/', slots: auto",
-            "name: c, kind: weir, url: 'http://z', lookahead: 1",
+            "name: c, kind: weir, url: 'http://z', lookahead: 0",
         )
     )
     assert [(one.slots, one.lookahead, one.models) for one in specs] == [
         (32, 1, ["m", "n"]),
-        ("auto", 0, []),
-        (None, 1, []),
+        ("auto", "auto", []),
+        (None, 0, []),
     ]
     assert specs[1].url == "https://y/v1"
 
