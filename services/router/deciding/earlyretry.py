@@ -22,7 +22,9 @@ from services.router.tenancy.tenants import Tenant
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
 
-TELLING = frozenset({b"authorization", b"x-tenant", *(name for name, field in FIELD_OF.items() if field != ATTEMPT)})
+DECIDING_HEADERS = frozenset(
+    {b"authorization", b"x-tenant", *(name for name, field in FIELD_OF.items() if field != ATTEMPT)}
+)
 """The headers that a decision depends on. Clients number their attempts, so that header is not one of them."""
 REASON = "early_retry"
 
@@ -88,5 +90,5 @@ def _still_holds(now: float, last: StandingRefusal, dispatcher: Dispatcher) -> b
 
 
 def _fingerprint(exchange: Exchange) -> int:
-    telling = tuple([header for header in exchange.headers if header[0] in TELLING])
-    return hash((exchange.path, telling, exchange.body))
+    deciding = tuple([header for header in exchange.headers if header[0] in DECIDING_HEADERS])
+    return hash((exchange.path, deciding, exchange.body))
