@@ -162,8 +162,8 @@ function stateOf(worker) {
   if (worker.leaving) return "leaves";
   if (worker.draining) return "draining";
   if (worker.resting) return "pausing: it rejected a request";
-  const ahead = worker.lookahead ? ` and ${worker.lookahead} ahead` : "";
-  return `${count(worker.inflight)} of ${count(worker.slots)} slots${ahead}`;
+  const more = Math.max(0, worker.inflight - worker.slots);
+  return `${count(worker.inflight - more)} of ${count(worker.slots)} slots${more ? ` and ${count(more)} ahead` : ""}`;
 }
 
 function batchOf(worker) {

@@ -253,7 +253,7 @@ class Dispatcher:
         if not lead_s:
             return False
         at = self.fleet.look_ahead(now, pool, lead_s)
-        if at <= now:
+        if self.fleet.room(pool):
             return True
         if at < self._ahead_at:
             if self._ahead_timer is not None:
