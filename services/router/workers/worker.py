@@ -131,8 +131,9 @@ class Worker:
     def adopt(self, spec: WorkerSpec, upstream: Upstream) -> None:
         """Take over a new entry of the worker list. What it holds and what was learned stays."""
         self.spec, self.upstream = spec, upstream
-        self.lookahead = int(spec.slots != "auto") if spec.lookahead == "auto" else spec.lookahead
-        self.ahead_always = spec.lookahead == 1
+        ahead = spec.sends_ahead
+        self.lookahead = 1 if ahead == "auto" else ahead
+        self.ahead_always = ahead == 1
         self.models = tuple(spec.models) or self.models
         if spec.slots == "auto":
             self.limit = self.limit or _limit(self.max_limit, self.inflight)

@@ -28,7 +28,7 @@ class WorkerSpec(BaseModel):
     kind: Literal["weir", "openai"]
     url: str
     slots: Slots | Literal["auto"] | None = None
-    lookahead: Lookahead | Literal["auto"] = "auto"
+    lookahead: Lookahead | Literal["auto"] | None = None
     models: Annotated[list[Model], Field(max_length=MAX_MODELS)] = []
     api_key_env: str | None = None
     allow: list[str] = []
@@ -63,13 +63,22 @@ class WorkerSpec(BaseModel):
             raise ValueError("kind weir announces its own models: leave `models` out")
         if self.kind == "weir" and (self.allow or self.cache_salt):
             raise ValueError("kind weir receives no additional client fields: leave `allow` and `cache_salt` out")
-        if self.slots == "auto" and self.lookahead == 1:
+        if self.slots == "auto" and self.lookahead:
             raise ValueError(
                 "slots: auto learns how much to send, the server's own queue included: leave `lookahead` out"
             )
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):  # noqa: TID251  named by the file
             raise ValueError(f"api_key_env names {self.api_key_env}, which is not set")
         return self
+
+    @property
+    def sends_ahead(self) -> Lookahead | Literal["auto"]:
+        """`lookahead`, or its default: auto for Weir workers, which have a queue; 0 for servers whose limit on
+        concurrent requests may be strict, or is learned.
+        """
+        if self.lookahead is not None:
+            return self.lookahead
+        return "auto" if self.kind == "weir" and self.slots != "auto" else 0
 
     def api_key(self) -> str | None:
         """The upstream's API key, from the environment variable that the file names; keys are never in files."""

@@ -7,8 +7,12 @@ from math import inf
 from services.router.request import InferenceRequest
 from services.router.workers.expectedends import MIN_CLEANED, ExpectedEnds
 from services.router.workers.fleet import Fleet
-from services.router.workers.worker import Availability
+from services.router.workers.worker import Availability, Worker
 from tests.router.fleetrig import asked, fleet_of, worker
+
+
+def ahead(name: str, *, slots: int) -> Worker:
+    return worker(name, slots=slots, lookahead="auto")
 
 
 def taken(fleet: Fleet, ends_at: float) -> InferenceRequest:
@@ -19,7 +23,7 @@ def taken(fleet: Fleet, ends_at: float) -> InferenceRequest:
 
 
 def test_a_full_worker_is_opened_when_an_answer_is_expected_to_end_within_the_lead() -> None:
-    fleet = fleet_of(worker("a", slots=2))
+    fleet = fleet_of(ahead("a", slots=2))
     for ends_at in (5.0, 9.0):
         taken(fleet, ends_at)
     assert fleet.look_ahead(4.0, "m", lead_s=0.5) == 4.5
@@ -30,7 +34,7 @@ def test_a_full_worker_is_opened_when_an_answer_is_expected_to_end_within_the_le
 
 
 def test_each_expected_end_lets_one_request_be_sent_ahead() -> None:
-    fleet = fleet_of(worker("a", slots=2))
+    fleet = fleet_of(ahead("a", slots=2))
     first = taken(fleet, 5.0)
     taken(fleet, 5.0)
     fleet.look_ahead(5.0, "m", lead_s=0.0)
@@ -41,7 +45,7 @@ def test_each_expected_end_lets_one_request_be_sent_ahead() -> None:
 
 
 def test_of_two_workers_the_one_whose_answer_ends_first_is_opened() -> None:
-    fleet = fleet_of(worker("a", slots=1), worker("b", slots=1))
+    fleet = fleet_of(ahead("a", slots=1), ahead("b", slots=1))
     late, soon = taken(fleet, 9.0), taken(fleet, 5.0)
     fleet.look_ahead(5.0, "m", lead_s=0.0)
     assert [one.ahead_open for one in fleet.workers] == [soon in one.held for one in fleet.workers]
@@ -49,7 +53,7 @@ def test_of_two_workers_the_one_whose_answer_ends_first_is_opened() -> None:
 
 
 def test_a_place_that_was_opened_is_closed_with_the_end_that_it_was_opened_for() -> None:
-    fleet = fleet_of(worker("a", slots=1))
+    fleet = fleet_of(ahead("a", slots=1))
     request = taken(fleet, 5.0)
     fleet.look_ahead(5.0, "m", lead_s=0.0)
     fleet.give_back(fleet.workers[0], request)
@@ -58,7 +62,7 @@ def test_a_place_that_was_opened_is_closed_with_the_end_that_it_was_opened_for()
 
 
 def test_a_worker_that_rests_or_is_lost_is_not_opened() -> None:
-    fleet = fleet_of(worker("a", slots=1), worker("b", slots=1))
+    fleet = fleet_of(ahead("a", slots=1), ahead("b", slots=1))
     taken(fleet, 5.0)
     taken(fleet, 5.0)
     fleet.workers[0].resting = True
@@ -69,8 +73,8 @@ def test_a_worker_that_rests_or_is_lost_is_not_opened() -> None:
     assert not fleet.room("m")
 
 
-def test_nothing_is_sent_ahead_where_the_list_says_so_or_the_limit_is_learned() -> None:
-    for said in ({"lookahead": 0}, {"slots": "auto"}):
+def test_nothing_is_sent_ahead_to_a_foreign_server_unless_the_list_says_so_or_where_the_limit_is_learned() -> None:
+    for said in ({}, {"lookahead": 0}, {"slots": "auto"}):
         fleet = fleet_of(worker("a", **{"slots": 1, **said}))
         taken(fleet, 5.0)
         assert fleet.look_ahead(6.0, "m", lead_s=0.0) == inf
@@ -78,7 +82,7 @@ def test_nothing_is_sent_ahead_where_the_list_says_so_or_the_limit_is_learned() 
 
 
 def test_requests_that_have_ended_are_forgotten() -> None:
-    fleet = fleet_of(worker("a", slots=1))
+    fleet = fleet_of(ahead("a", slots=1))
     for number in range(10 * MIN_CLEANED):
         fleet.give_back(fleet.workers[0], taken(fleet, float(number)))
     (ends,) = fleet._ends.values()

@@ -437,7 +437,7 @@ def test_an_entry_may_change_between_announced_and_learned_slots_while_requests_
 
 def test_a_worker_says_how_it_stands() -> None:
     one = Worker(spec("a", slots=4), FakeUpstream())
-    assert repr(one) == "<Worker a down, 0/4+1, 0 tokens>"
+    assert repr(one) == "<Worker a down, 0/4+0, 0 tokens>"
     fleet = fleet_of(worker("a", slots=4, lookahead=1))
     fleet.take(asked(work=30))
     assert repr(fleet.workers[0]) == "<Worker a up, 1/4+1, 30 tokens>"

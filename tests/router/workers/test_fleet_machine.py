@@ -49,7 +49,7 @@ seen = st.builds(
 def entry(drawn: dict[str, Any]) -> WorkerSpec:
     if drawn["kind"] == "weir":
         return spec(**{**drawn, "slots": None, "models": ()})
-    return spec(**{**drawn, "lookahead": "auto" if drawn["slots"] == "auto" else drawn["lookahead"]})
+    return spec(**{**drawn, "lookahead": 0 if drawn["slots"] == "auto" else drawn["lookahead"]})
 
 
 class Ledger(RuleBasedStateMachine):

@@ -15,7 +15,7 @@ def test_the_example_has_no_fault_and_shows_every_kind_of_worker() -> None:
     specs = read(EXAMPLE)
     assert {spec.kind for spec in specs} == {"weir", "openai"}
     assert {type(spec.slots) for spec in specs} == {type(None), int, str}
-    assert all(spec.lookahead == "auto" for spec in specs)
+    assert all(spec.lookahead is None for spec in specs)
 
 
 def test_a_servers_slots_are_what_its_command_batches_at_once() -> None:

@@ -29,10 +29,23 @@ def test_slots_are_a_number_or_auto_or_announced(tmp_path: Path) -> None:
     )
     assert [(one.slots, one.lookahead, one.models) for one in specs] == [
         (32, 1, ["m", "n"]),
-        ("auto", "auto", []),
+        ("auto", None, []),
         (None, 0, []),
     ]
     assert specs[1].url == "https://y/v1"
+
+
+def test_by_default_requests_are_sent_ahead_to_weir_workers_only(tmp_path: Path) -> None:
+    specs = read(
+        written(
+            tmp_path,
+            "name: a, kind: weir, url: 'http://x'",
+            f"{OPENAI.replace('name: a', 'name: b')}, slots: 32",
+            "name: c, kind: openai, url: 'http://y', slots: auto",
+            "name: d, kind: openai, url: 'http://z', slots: 32, lookahead: auto",
+        )
+    )
+    assert [one.sends_ahead for one in specs] == ["auto", 0, 0, "auto"]
 
 
 FAULTS = {
@@ -40,6 +53,7 @@ FAULTS = {
     "no slots at all": (f"{OPENAI}, slots: 0", "greater than or equal to 1"),
     "too many slots": (f"{OPENAI}, slots: 100001", "less than or equal to 100000"),
     "auto with a look-ahead": (f"{OPENAI}, slots: auto, lookahead: 1", "leave `lookahead` out"),
+    "auto with a timed look-ahead": (f"{OPENAI}, slots: auto, lookahead: auto", "leave `lookahead` out"),
     "a look-ahead of two": (f"{OPENAI}, slots: 1, lookahead: 2", "less than or equal to 1"),
     "models of a Weir worker": ("name: a, kind: weir, url: 'http://x', models: [m]", "leave `models` out"),
     "a model without a name": (f"{OPENAI}, slots: 1, models: ['']", "at least 1 character"),
