@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from math import inf
 from random import Random
 
 from services.router.request import InferenceRequest
@@ -128,7 +129,7 @@ class Fleet:
             if worker.lookahead and not worker.ahead_always:
                 if worker.inflight > worker.slots:
                     request.sent_ahead(worker.opened_until)
-                self._ends_of(request.pool).add(request, worker)
+                self._expected_ends(request.pool).add(request, worker)
             if request.affinity:
                 self._remember(request, worker)
             self._counted(worker)
@@ -151,7 +152,9 @@ class Fleet:
         resized = worker.release(request, pace, overloaded=overloaded)
         if served and worker.health.failures:
             worker.health.served()
-        self._ends_of(request.pool).ended(request, worker)
+        ends = self._ends.get(request.pool)
+        if ends is not None:
+            ends.ended(request, worker)
         self._counted(worker)
         if worker.leaving and not worker.inflight:
             self._close(worker)
@@ -163,7 +166,9 @@ class Fleet:
 
         Returns `now` if there is such a worker; otherwise when there may be one.
         """
-        ends = self._ends_of(pool)
+        ends = self._ends.get(pool)
+        if ends is None:
+            return inf
         due = ends.due(now + lead_s)
         if due is None:
             return ends.next_at() - lead_s
@@ -172,7 +177,7 @@ class Fleet:
         self._counted(worker)
         return now
 
-    def _ends_of(self, pool: str) -> ExpectedEnds:
+    def _expected_ends(self, pool: str) -> ExpectedEnds:
         ends = self._ends.get(pool)
         if ends is None:
             ends = self._ends[pool] = ExpectedEnds()
