@@ -98,7 +98,7 @@ async def _count(port: int, kind: str) -> Counter[str]:
     await _ask(clients, asked, WARM_UP)
     retried = kind == "early retries"  # each client sends the same request again, before its hint
     if retried:
-        await _ask(clients, asked, 1, again=True)
+        await _ask(clients, asked, CONNECTIONS, again=True)
     steps = Steps()
     sys.settrace(steps.trace)
     try:
@@ -112,7 +112,7 @@ async def _count(port: int, kind: str) -> Counter[str]:
 
 
 async def _ask(clients: list[Connection], asked: list[bytes], requests: int, *, again: bool = False) -> None:
-    for number in range(max(1, requests // len(clients))):
+    for number in range(requests // len(clients)):
         first = 0 if again else number
         await asyncio.gather(*(client.ask(asked[(first + at) % len(asked)]) for at, client in enumerate(clients)))
         await asyncio.sleep(WORK_S / 10)

@@ -15,7 +15,7 @@ MAX_PREFIXES prefixes are remembered. A choice is O(1) in workers while any cand
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from math import inf
 from random import Random
@@ -59,7 +59,7 @@ class Fleet:
         self._candidates: dict[str, CandidateSet] = {}
         self._candidates_of: dict[Worker, list[CandidateSet]] = {}
         self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
-        self._ends: dict[str, ExpectedEnds] = {}  # by pool
+        self._ends: defaultdict[str, ExpectedEnds] = defaultdict(ExpectedEnds)  # by pool
         self._rebuild()
 
     def on_change(self, call: Callable[[], None]) -> None:
@@ -129,7 +129,7 @@ class Fleet:
             if worker.lookahead and not worker.ahead_always:
                 if worker.inflight > worker.slots:
                     request.sent_ahead(worker.opened_until)
-                self._expected_ends(request.pool).add(request, worker)
+                self._ends[request.pool].add(request, worker)
             if request.affinity:
                 self._remember(request, worker)
             self._counted(worker)
@@ -176,12 +176,6 @@ class Fleet:
         worker.ahead_open, worker.opened_until = True, slot_at
         self._counted(worker)
         return now
-
-    def _expected_ends(self, pool: str) -> ExpectedEnds:
-        ends = self._ends.get(pool)
-        if ends is None:
-            ends = self._ends[pool] = ExpectedEnds()
-        return ends
 
     # ---- changes
 
