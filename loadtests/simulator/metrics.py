@@ -35,14 +35,14 @@ def regret(seen: Seen) -> float | None:
 
 
 def gap_to_bound(seen: Seen) -> float | None:
-    """The gap over Q + (Cmax + I_f) / w_f + (Cmax + I_g) / w_g, I being the most that was in flight."""
+    """The gap over 2 Q + (Cmax + I_f) / w_f + (Cmax + I_g) / w_g, I being the most that was in flight."""
     fairness, inflight = seen.report.fairness, seen.inflight
     if fairness.gap_cost is None or not inflight.quantum:
         return None
     weights = {tenant.name: tenant.weight for tenant in seen.report.tenants}
     pair = fairness.gap_pair or ()
     shares = sum((fairness.largest_cost + inflight.largest.get(name, 0.0)) / weights[name] for name in pair)
-    return fairness.gap_cost / (inflight.quantum + shares)
+    return fairness.gap_cost / (2 * inflight.quantum + shares)
 
 
 def gap_to_vtc_bound(seen: Seen) -> float | None:

@@ -246,6 +246,8 @@ class AdmissionCheck:
         self.tenant_stats.estimate_rejects = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
+        if self.tenant_stats.lengths.guessed:
+            request.deferred_tokens = self.cost_tokens - self.prompt_tokens * self.settings.weights.prompt
         request.read_tokens = self.prompt_tokens if self.settings.unread_prompts_delay else 0
         request.predicted_wait_s = self.prediction.wait_s
         request.predicted_as_new = self.prediction.new

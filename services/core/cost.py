@@ -97,6 +97,11 @@ class Lengths:
         """Whether it has enough samples of its own."""
         return self.samples >= CONFIDENT_SAMPLES
 
+    @property
+    def guessed(self) -> bool:
+        """Whether the expected length is a part of the limit, since there are too few samples."""
+        return self.samples < CONFIDENT_SAMPLES and self._source() is None
+
     def observe(self, completion_tokens: float, *, cut: bool = False) -> None:
         """Add an answer; `cut` if it would have gone on (limit, deadline, disconnect)."""
         if cut and completion_tokens <= 0:

@@ -177,12 +177,16 @@ class Drr:
     def limit(self, tenant: TenantAccount, request: Request) -> QueueLimit | None:
         """The bound that a new request would exceed; None if it fits.
 
-        Raises RuntimeError if the request is not new, ValueError if its charge is negative or not finite.
+        Raises RuntimeError if the request is not new, ValueError if its charge is negative or not finite, or if more
+        than the charge is deferred.
         """
         if request.stage is not NEW:
             raise RuntimeError(f"{request!r} has been in line before")
-        if not 0 <= request.charge_tokens < inf:
-            raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
+        if not 0 <= request.deferred_tokens <= request.charge_tokens < inf:
+            raise ValueError(
+                f"{request!r} must cost 0 or more, not without end, and defer no more than that: "
+                f"{request.deferred_tokens} of {request.charge_tokens}"
+            )
         if self.own_bounds and (broken := tenant.usage.limit_exceeded_by(request)) is not None:
             return TENANT_LIMITS[broken]
         broken = self.usage.limit_exceeded_by(request)
@@ -194,12 +198,13 @@ class Drr:
         The caller has asked `limit`. False, and no change, if it has to be queued: see `PoolQueue.start_at_once`.
         """
         tenant = flow.tenant
-        if not self.pools[request.pool].start_at_once(now, flow, request.charge_tokens):
+        charge_tokens = request.charge_tokens - request.deferred_tokens
+        if not self.pools[request.pool].start_at_once(now, flow, charge_tokens):
             return False
         self._sequence = request.sequence = self._sequence + 1
         if not tenant.configured:
             self._idle.pop(tenant, None)
-        tenant.charged += request.charge_tokens
+        tenant.charged += charge_tokens
         tenant.running += 1
         request.flow = flow
         request.stage, request.queued_at, request.started_at = RUNNING, now, now
@@ -225,14 +230,16 @@ class Drr:
 
     def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
         """Change the estimate of a queued or running request; no effect on one that ended."""
+        deferred_tokens = min(request.deferred_tokens, charge_tokens)
         if request.stage is WAITING:
+            request.deferred_tokens = deferred_tokens
             for usage in (request.flow.tenant.usage, self.usage):
                 usage.give_back(request)
             self.pools[request.pool].reprice(request.flow, request, charge_tokens)
             for usage in (request.flow.tenant.usage, self.usage):
                 usage.take(request)
         elif request.stage is RUNNING:
-            self._adjust_charge(now, request, charge_tokens)
+            self._adjust_charge(now, request, charge_tokens, deferred_tokens)
 
     def discard(self, now: float, request: Request) -> bool:
         """Remove a queued request. False if it is not queued."""
@@ -343,19 +350,23 @@ class Drr:
         assert request.stage is WAITING, f"{request!r} starts, and does not wait"
         flow = request.flow
         tenant = flow.tenant
-        pool.charge(flow, request.charge_tokens)
+        charge_tokens = request.charge_tokens - request.deferred_tokens
+        pool.charge(flow, charge_tokens)
         pool.remove(now, flow, request)
         tenant.usage.give_back(request)
         self.usage.give_back(request)
-        tenant.charged += request.charge_tokens
+        tenant.charged += charge_tokens
         tenant.running += 1
         request.stage, request.started_at = RUNNING, now
         self._expiries.drop()
         return request
 
-    def _adjust_charge(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
-        flow, refund = request.flow, request.charge_tokens - charge_tokens
-        request.charge_tokens = charge_tokens
+    def _adjust_charge(
+        self, now: float, request: Request, charge_tokens: float, deferred_tokens: float = 0.0, ended: float = 0.0
+    ) -> None:
+        flow = request.flow
+        refund = request.charge_tokens - request.deferred_tokens - charge_tokens + deferred_tokens
+        request.charge_tokens, request.deferred_tokens = charge_tokens, deferred_tokens
         flow.tenant.charged -= refund
         self.pools[request.pool].settle(now, flow, refund, ended)
 

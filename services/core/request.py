@@ -73,6 +73,8 @@ class Request:
     """The limit of its answer: `max_tokens` after its level and the clamp."""
     charge_tokens: float = 0.0
     """Its charge in token-equivalents: estimated until it is settled."""
+    deferred_tokens: float = 0.0
+    """The part of its charge that its tenant is charged at its end, not at its start: an answer of unknown length."""
     flow: Flow = field(init=False, repr=False)
     """The queue that it was put into. Set when it is admitted."""
     expires_at: float = 0.0

@@ -17,6 +17,7 @@ from services.core.estimator import ENOUGH
 from services.core.policies import Policies
 from services.core.request import Request, Stage
 from services.core.scheduler import Scheduler
+from tests.core.rig import charged_so_far
 
 ORDER = list(Stage)
 POOLS = ("default", "other")
@@ -76,7 +77,7 @@ class Books(RuleBasedStateMachine):
     def configure(self, spec: TenantSpec) -> None:
         self.scheduler.configure(spec)
         if spec.id not in self.specs:  # it may have been a stranger until now
-            running = sum(each.charge_tokens for each in self.of(Stage.RUNNING, tenant=spec.id))
+            running = sum(map(charged_so_far, self.of(Stage.RUNNING, tenant=spec.id)))
             self.spent[spec.id] = self.scheduler.drr.tenants[spec.id].charged - running
         self.specs[spec.id] = spec
 
@@ -188,7 +189,7 @@ class Books(RuleBasedStateMachine):
             assert tenant.running == len(running)
             assert tenant.usage.requests == len(self.of(Stage.WAITING, tenant=id))
             if id in self.specs:
-                charged = self.spent.get(id, 0.0) + sum(each.charge_tokens for each in running)
+                charged = self.spent.get(id, 0.0) + sum(map(charged_so_far, running))
                 assert tenant.charged == pytest.approx(charged, abs=1e-6)
 
     @invariant()

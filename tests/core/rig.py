@@ -33,6 +33,11 @@ def asking(
     return made
 
 
+def charged_so_far(request: Request) -> float:
+    """What its tenant has been charged for a running request."""
+    return request.charge_tokens - request.deferred_tokens
+
+
 def house(
     tenants: str | dict[str, float] = "",
     *,

@@ -31,7 +31,7 @@ from services.core.pool import Flow, PoolQueue
 from services.core.request import Request, Stage
 from services.core.ring import Ring
 from services.core.schedulable import RingPosition, Schedulable
-from tests.core.rig import asking, kept
+from tests.core.rig import asking, charged_so_far, kept
 
 POOLS = ("one", "two")
 CLASSES = (ClassSpec("gold", 2.0), ClassSpec("tin", 1.0, floor=0.4))
@@ -40,6 +40,7 @@ OWN = QueueBounds(25, cost_tokens=2000.0, bytes=100)
 ALL = QueueBounds(60, cost_tokens=5000.0, bytes=300)
 
 costs = st.sampled_from([0.0, 1.0, 10.0, 50.0, 300.0]) | st.floats(0, 300)
+shares = st.sampled_from([0.0, 0.5, 1.0])
 
 
 @dataclass
@@ -55,8 +56,9 @@ class Watched:
 
     def starts(self, request: Request, actual: float) -> None:
         self.work += actual
-        self.largest = max(self.largest, request.charge_tokens)
-        self.flights[request] = (request.charge_tokens, actual)
+        charged = charged_so_far(request)
+        self.largest = max(self.largest, charged)
+        self.flights[request] = (charged, actual)
         self.look()
 
     def look(self) -> None:
@@ -110,17 +112,27 @@ class Scheduling(RuleBasedStateMachine):
         tenant=st.sampled_from(list(TENANTS)),
         pool=st.sampled_from(POOLS),
         estimates=st.lists(costs, min_size=1, max_size=6),
+        deferred=shares,
         actual=costs,
         slack=st.floats(0.1, 50.0),
         size=st.integers(0, 9),
         ready=st.booleans() | st.just(True),
     )
     def come(
-        self, tenant: str, pool: str, estimates: list[float], actual: float, slack: float, size: int, ready: bool
+        self,
+        tenant: str,
+        pool: str,
+        estimates: list[float],
+        deferred: float,
+        actual: float,
+        slack: float,
+        size: int,
+        ready: bool,
     ) -> None:
         for cost in estimates:
-            deadline = self.now + slack
-            self.enqueue(asking(tenant, cost, deadline=deadline, size=size, pool=pool, ready=ready), actual)
+            request = asking(tenant, cost, deadline=self.now + slack, size=size, pool=pool, ready=ready)
+            request.deferred_tokens = deferred * cost
+            self.enqueue(request, actual)
 
     @rule(cost=costs, actual=costs)
     def a_stranger_comes(self, cost: float, actual: float) -> None:
@@ -243,7 +255,7 @@ class Scheduling(RuleBasedStateMachine):
         assert request.charge_tokens == (before if request.stage is Stage.ENDED else cost)
         for watched in self.watched.values():
             if request in watched.flights:
-                watched.flights[request] = (cost, self.actual[request])
+                watched.flights[request] = (charged_so_far(request), self.actual[request])
                 watched.look()
                 self.least_ahead.clear()
 
@@ -356,7 +368,7 @@ class Scheduling(RuleBasedStateMachine):
     def what_was_charged_is_what_was_used_and_what_is_in_flight(self) -> None:
         flying: dict[str, float] = defaultdict(float)
         for request in self.in_stage(Stage.RUNNING):
-            flying[request.tenant] += request.charge_tokens
+            flying[request.tenant] += charged_so_far(request)
         for tenant in self.drr.tenants.values():
             if tenant.configured:
                 assert tenant.charged == pytest.approx(self.used[tenant.id] + flying[tenant.id], abs=1e-6)

@@ -143,7 +143,7 @@ def test_a_second_class_can_come_while_the_first_is_at_work() -> None:
     made.scheduler.reload(made.now, classes, [TenantSpec("a", ROOMY), TenantSpec("gold", ROOMY, class_name="gold")])
     pool = made.scheduler.pools["default"].pool
     assert (pool.classes.backlog, pool.nodes["default"].backlog) == (3, 3)
-    assert shares(made, "gold", "a") == pytest.approx([0.75, 0.25], abs=0.05)
+    assert shares(made, "gold", "a", until_s=60.0) == pytest.approx([0.75, 0.25], abs=0.05)
     made.run(made.now + 20.0)
     assert [made.fates[each] for each in before] == [Outcome.SERVED] * 4
     assert [node.unsettled for node in pool.nodes.values()] == pytest.approx([0.0, 0.0], abs=1e-6)

@@ -323,6 +323,30 @@ def test_a_prompt_that_is_counted_while_it_waits_is_charged_as_what_it_is() -> N
     assert house.scheduler.drr.usage.cost_tokens == 0
 
 
+def test_a_start_is_charged_the_prompt_alone_while_lengths_are_a_guess_and_the_answer_at_its_end() -> None:
+    house = House(1)
+    request = house.request("a", prompt_tokens=50, answer=20)
+    house.put(request)
+    flow, weights = request.flow, house.scheduler.settings.weights
+    assert request.charge_tokens > weights.cost(50, 0) == flow.unsettled == flow.tenant.charged
+    house.run(10.0)
+    assert house.fates[request] is Outcome.SERVED
+    assert (flow.unsettled, flow.tenant.charged) == (0.0, weights.cost(50, 20))
+
+
+def test_a_start_is_charged_the_expected_answer_once_lengths_are_known_and_the_difference_at_its_end() -> None:
+    house = House(1)
+    for _ in range(30):
+        house.offer("a", prompt_tokens=50, answer=20)
+        house.run(house.now + 1.0)
+    before, weights = house.scheduler.drr.tenants["a"].charged, house.scheduler.settings.weights
+    request = house.request("a", prompt_tokens=50, answer=30)
+    house.put(request)
+    assert request.flow.unsettled == pytest.approx(weights.cost(50, 20))
+    house.run(house.now + 1.0)
+    assert request.flow.tenant.charged - before == pytest.approx(weights.cost(50, 30))
+
+
 def test_one_short_answer_does_not_shut_an_idle_house() -> None:
     """What is announced of reading knows no start: the first token of a tiny prompt takes a hundred times longer."""
     step_s = 0.024

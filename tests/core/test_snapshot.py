@@ -107,7 +107,7 @@ def test_the_wait_that_is_told_is_what_a_newcomer_would_be_told() -> None:
 
 def test_debt_and_position_are_told() -> None:
     house = House(slots=1, chosen=chosen(quantum_tokens=50.0, standing_queue=False))
-    house.fill("b", answer=100)
+    house.fill("b", prompt_tokens=80, answer=100)
     house.offer("a", slack_s=1000.0)
     house.offer("b", slack_s=1000.0)
     told = state(house.scheduler, house.now)

@@ -17,6 +17,7 @@ from loadtests.simulator import promises
 from loadtests.simulator.metrics import back_after_s
 from loadtests.simulator.oracle import Asked, best_work
 from loadtests.simulator.promises import CHOICES, SEEDS, Case, Line, Promise, table
+from loadtests.simulator.runs import Run
 from loadtests.simulator.watching import STEP_S, Cohorts, Seen
 
 TABLE = table()
@@ -239,6 +240,17 @@ def test_the_promise_holds(each: Promise, runs: Runs) -> None:
     figure = each.figure(runs.of(each, each.judged))
     figure = replace(figure, target=LESS.get(each.name, figure.target))
     assert figure.held, f"{figure.name}: {figure.shown}, wanted {figure.wanted}"
+
+
+@pytest.mark.parametrize("name", ["long against short", "long against short, weights 3 and 1"])
+def test_the_gap_of_service_is_a_quarter_of_vtcs_bound_from_the_first_answers_on(name: str) -> None:
+    """While lengths are a guess, answers are charged at their end: charged by the guess, the gap is twice as large."""
+    case = msgspec.structs.replace(TABLE.case(name), duration_s=20.0)
+    (line,) = (each for each in TABLE.lines(name) if each.figure == "gap_to_vtc_bound")
+    (gap,) = promises.values_of([line], Run(case.at(SEEDS[0]), CHOICES["weir"], None)).values()
+    assert gap is not None
+    assert line.at_most is not None
+    assert 0.0 < gap <= line.at_most
 
 
 @pytest.mark.parametrize("policy", ["fifo", "round_robin_ttl_cancel"])
