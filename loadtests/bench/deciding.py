@@ -1,13 +1,16 @@
 """The cost of a whole decision in real time, in this process: a part of the benchmark `core`.
 
 Weir's objects run on a virtual clock at ten times capacity, and each call is timed. The decision of a served request is
-its `admit`, the `next` that started it, its first token and its `finish`; that of a rejected one is its `admit`. Other
-programs only make it slower, so the best repetition is reported; median, worst and processor time show the noise.
+its `admit`, the `next` that started it, its first token and its `finish`; that of a rejected one is its `admit`. The
+garbage collector is set as in the router. Other programs only make it slower, so the best repetition is reported;
+median, worst and processor time show the noise.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
@@ -22,6 +25,7 @@ from services.core.estimator import Estimator
 from services.core.outcome import Outcome
 from services.core.request import Request
 from services.core.scheduler import Scheduler
+from services.runtime.serve import quiet_collector
 
 SLOTS = 16
 SERVICE_S = 0.08
@@ -127,16 +131,28 @@ class Repetition:
 
 def measure(repetitions: int = REPETITIONS, offers: int = OFFERS) -> Iterator[Figure]:
     """Times decisions from admission to the end, in microseconds."""
-    made = [
-        Repetition(
-            Drive(FEW, each).run(offers), Drive(MANY, each).run(offers), Drive(FEW, each, thread_time_ns).run(offers)
-        )
-        for each in range(repetitions)
-    ]
+    with _collector_of_the_router():
+        made = [_repetition(each, offers) for each in range(repetitions)]
     for name, unit, target, read in FIGURES:
         values = [read(each) for each in made]
         note = f"best of {repetitions}; median {formatted(median(values), unit)}, worst {formatted(max(values), unit)}"
         yield Figure(name, min(values), unit, target, at_least=False, note=note)
+
+
+def _repetition(seed: int, offers: int) -> Repetition:
+    few, many = Drive(FEW, seed).run(offers), Drive(MANY, seed).run(offers)
+    return Repetition(few, many, Drive(FEW, seed, thread_time_ns).run(offers))
+
+
+@contextmanager
+def _collector_of_the_router() -> Iterator[None]:
+    before = gc.get_threshold()
+    quiet_collector()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _us(read: Callable[[Repetition], float]) -> Callable[[Repetition], float]:

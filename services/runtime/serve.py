@@ -328,12 +328,13 @@ class FineClockLoop(uvloop.Loop):
 
 def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     """Build the service and run it until a signal. Returns the exit status of the process."""
-    _quiet_collector()
+    quiet_collector()
     with asyncio.Runner(loop_factory=FineClockLoop) as runner:
         return runner.run(_run(build))
 
 
-def _quiet_collector() -> None:
+def quiet_collector() -> None:
+    """Collect garbage seldom: what is loaded lives as long as the process, and a pass over it is a pause."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
