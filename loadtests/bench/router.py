@@ -34,7 +34,7 @@ async def _answers(port: int, stub_port: int, seconds: float) -> list[Figure]:
     streams = await closed_loop(port, chat(port, stream=True), CONNECTIONS, seconds)
     busy.only(200)
     streams.only(200)
-    alone, through = await _latency(stub_port, seconds * 2), await _latency(port, seconds * 2)
+    alone, through = await latency(stub_port, seconds * 2), await latency(port, seconds * 2)
     note = f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
     note += f"client and stub alone {ceiling.per_second:,.0f}/s"
     spread = f"{CONNECTIONS} streams; {streams.events / max(1, streams.reads):.2f} chunks per read"
@@ -46,7 +46,8 @@ async def _answers(port: int, stub_port: int, seconds: float) -> list[Figure]:
     ]
 
 
-async def _latency(port: int, seconds: float) -> Quantiles:
+async def latency(port: int, seconds: float) -> Quantiles:
+    """Of chat completions at RATE. Raises RuntimeError unless all are answered."""
     ledger = await at_rates(port, {"bench": RATE}, Same(chat(port)), seconds)
     if failed := [row.ending for row in ledger.rows if not row.ending.startswith("served")]:
         raise RuntimeError(f"expected answers only, got {failed[:5]}")

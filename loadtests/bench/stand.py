@@ -41,17 +41,18 @@ class Router:
 
 @dataclass(frozen=True)
 class Workers:
-    """`count` entries of the router's workers file, all of them the same stub."""
+    """`count` entries of the router's workers file for a stub, and for each of the stubs at the ports in `also`."""
 
     count: int = 1
     slots: int = 1000
     models: tuple[str, ...] = ("fast", "hang")
+    also: tuple[int, ...] = ()
 
     def written(self, folder: Path, stub_port: int) -> Path:
         """Writes the workers file into the folder and returns its path."""
-        url = f"http://127.0.0.1:{stub_port}/v1"
-        shape = {"kind": "openai", "url": url, "slots": self.slots, "models": self.models}
-        entries = [{"name": f"stub-{number}", **shape} for number in range(self.count)]
+        shape = {"kind": "openai", "slots": self.slots, "models": self.models}
+        urls = [f"http://127.0.0.1:{port}/v1" for port in (stub_port, *self.also) for _ in range(self.count)]
+        entries = [{"name": f"stub-{number}", "url": url, **shape} for number, url in enumerate(urls)]
         file = folder / "workers.yaml"
         file.write_text(json.dumps({"workers": entries}), encoding="utf-8")  # JSON is YAML
         return file

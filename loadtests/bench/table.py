@@ -78,6 +78,7 @@ BENCHES: Mapping[str, Bench] = {
     "profile": Bench("where the router's time goes: py-spy samples", 40),
     "steps": Bench("bytecode instructions of a request in the router", 30),
     "console": Bench("the cost of the console in the router", 90),
+    "gateways": Bench("Weir beside HAProxy, sglang-router and vllm-router, each on one core before stubs", 420),
     "observing": Bench("the cost of metrics, log, journal, traces and Prometheus in the router", 300),
     "batching": Bench("the gain and the cost of batching on real models; needs torch", 350, "batching.bench"),
     "recall": Bench("recall and latency of the search, compared with an exact one", 900, "search.recall"),
