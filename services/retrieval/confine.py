@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 NETWORK, TCP_ONLY, FILES, LIMITS, ORPHAN, PRIVILEGES = "network", "tcp", "files", "limits", "orphan", "privileges"
 EVERYTHING = (PRIVILEGES, NETWORK, TCP_ONLY, FILES, LIMITS, ORPHAN)
-SYSTEM = (  # what the C library, the loader and BLAS read
+SYSTEM = (  # what the C library, the loader and the embedder's libraries read
     "/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/dev/null",
     "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/sys/fs/cgroup",
 )  # fmt: skip

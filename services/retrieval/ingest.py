@@ -23,7 +23,6 @@ from typing import Annotated, Any
 
 import asyncpg
 import typer
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
 
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.database import SchemaTooNew, connect
@@ -50,11 +49,10 @@ class IngestFailed(Exception):
 @asynccontextmanager
 async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any]]:
     """The model, and a connection to a database with room for its vectors. Raises IngestFailed, in the block too."""
-    threadpool_limits(settings.embed_threads, user_api="blas")
     try:
         folder = find_model(settings.embed_model_path)
         shape_of(folder, chunk_tokens=settings.chunk_tokens)
-        model = MiniLM(folder)
+        model = MiniLM(folder, threads=settings.embed_threads)
         timeout_s = settings.postgres_connect_timeout_s
         connection = await connect(settings.database_url, timeout_s=timeout_s, application="weir-ingest")
     except ModelUnusable as error:

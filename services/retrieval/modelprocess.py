@@ -127,11 +127,8 @@ def _frame(data: bytes) -> bytes:
 
 def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO, confined: Sequence[str] = ()) -> None:
     """The child: load the model, then answer until standard input ends."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
-
-    threadpool_limits(threads, user_api="blas")
     try:
-        model = MiniLM(folder)
+        model = MiniLM(folder, threads=threads)
     except (ModelUnusable, OSError, ValueError) as error:
         _write(answers, ModelHello(fault=str(error)))
         return

@@ -303,7 +303,7 @@ def test_bulk_work_however_slow_does_not_keep_questions_out() -> None:
 def test_a_query_goes_before_bulk_work_that_came_first_and_waits_for_one_text_of_it() -> None:
     async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         bulk = asyncio.create_task(embedder.embed(["bulk"] * 3))
-        await asyncio.sleep(ALONE_S / 2)
+        await asyncio.sleep(TOKEN_S)
         await asyncio.gather(ask(embedder, "query"), bulk)
 
     assert with_embedder(scenario).passes == [["bulk"], ["query"], ["bulk"], ["bulk"]]

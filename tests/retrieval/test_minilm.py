@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from services.retrieval.minilm import (
     MiniLM,
     ModelUnusable,
     find_model,
-    gelu,
     packable,
 )
 from tests.retrieval.minilm_reference import TEXTS, reference_vector
@@ -71,12 +69,6 @@ def test_a_long_text_is_cut_at_the_limit_and_still_ends_with_its_mark(model: Min
 def test_tokens_are_counted_without_marks_and_without_a_limit(model: MiniLM) -> None:
     assert model.count_tokens("overload " * 1000) == 1000 * model.count_tokens("overload")
     assert model.count_tokens("") == 0
-
-
-def test_gelu_is_that_of_the_exact_erf() -> None:
-    x = np.linspace(-12, 12, 20_100, dtype=np.float32)
-    exact = np.array([value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x.astype(np.float64)])
-    assert np.abs(gelu(x.reshape(67, 300)).ravel() - exact).max() < 1e-6
 
 
 @given(st.lists(st.integers(1, MAX_TOKENS), min_size=1, max_size=40))
