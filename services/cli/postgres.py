@@ -129,7 +129,7 @@ class EmbeddedPostgres:
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",  # no socket file: its path has a limit of 107 bytes
-            "shared_buffers": "64MB",
+            "shared_buffers": "256MB",  # holds the index of 200,000 chunks; memory is taken as it is used
             "log_min_messages": "warning",
             **({} if self._durable else NOT_DURABLE),
         }

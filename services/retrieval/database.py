@@ -21,7 +21,7 @@ from pgvector.asyncpg import register_vector
 
 from services.retrieval.deadline import DeadlineExceeded, with_deadline
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SCHEMA_FILES = ("schema.sql", "locks.sql", "embedded.sql", "words.sql")
 SCHEMA_LOCK = 0x57454952  # "WEIR": any number, the same in all programs
 MIGRATE_WITHIN_S = 900.0

@@ -122,4 +122,4 @@ UPDATE corpora SET
                        FROM chunks WHERE chunks.tenant = corpora.tenant),
     documents = (SELECT count(*) FROM documents WHERE documents.tenant = corpora.tenant);
 
-INSERT INTO weir_schema (version) VALUES (5) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+INSERT INTO weir_schema (version) VALUES (6) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;

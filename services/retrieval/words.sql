@@ -65,7 +65,49 @@ $$;
 CREATE OR REPLACE TRIGGER chunks_have_words AFTER INSERT ON chunks
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION weir_add_words();
 
--- For databases older than this table. NO FORCE lets the owner see all rows meanwhile (locks.sql).
+-- In how many of a tenant's chunks a word is. A search reads it first, and looks for rare words only: to find by the
+-- index itself that a word is common took most of its time. Writers of a tenant are serialised by its row in `corpora`.
+CREATE TABLE IF NOT EXISTS word_counts (
+    tenant text   NOT NULL,
+    key    bigint NOT NULL,
+    chunks bigint NOT NULL CHECK (chunks > 0),
+    PRIMARY KEY (tenant, key)
+) WITH (fillfactor = 80); -- room for changed rows, so that the index stays as it is
+ALTER TABLE word_counts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE word_counts FORCE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS every_count ON word_counts;
+CREATE POLICY every_count ON word_counts TO CURRENT_USER USING (true);
+REVOKE ALL ON word_counts FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION weir_count_words() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO word_counts SELECT tenant, key, count(*) FROM moved, unnest(keys) AS key GROUP BY tenant, key
+        ON CONFLICT (tenant, key) DO UPDATE SET chunks = word_counts.chunks + excluded.chunks;
+    ELSE
+        WITH gone AS (
+            SELECT tenant, key, count(*) AS number FROM moved, unnest(keys) AS key GROUP BY tenant, key
+        ), last AS (
+            DELETE FROM word_counts AS held USING gone
+            WHERE held.tenant = gone.tenant AND held.key = gone.key AND held.chunks <= gone.number
+        )
+        UPDATE word_counts AS held SET chunks = held.chunks - gone.number FROM gone
+        WHERE held.tenant = gone.tenant AND held.key = gone.key AND held.chunks > gone.number;
+    END IF;
+    RETURN NULL;
+END
+$$;
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION weir_count_words() SET search_path = pg_catalog, %I, pg_temp', current_schema());
+END
+$$;
+CREATE OR REPLACE TRIGGER words_added AFTER INSERT ON words
+    REFERENCING NEW TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_words();
+CREATE OR REPLACE TRIGGER words_removed AFTER DELETE ON words
+    REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_words();
+
+-- For databases older than these tables. NO FORCE lets the owner see all rows meanwhile (locks.sql).
 ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
 INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text), word_seed)
 FROM chunks, weir_secret
@@ -73,6 +115,8 @@ WHERE NOT EXISTS (
     SELECT FROM words
     WHERE words.tenant = chunks.tenant AND words.doc_id = chunks.doc_id AND words.ordinal = chunks.ordinal);
 ALTER TABLE chunks FORCE ROW LEVEL SECURITY;
+DELETE FROM word_counts;
+INSERT INTO word_counts SELECT tenant, key, count(*) FROM words, unnest(keys) AS key GROUP BY tenant, key;
 
 -- Without fastupdate: each search would have to read its list of pending entries until the next vacuum.
 CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupdate = off);
@@ -81,32 +125,29 @@ CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupda
 -- weight is its rarity among the tenant's chunks (Robertson and Sparck Jones 1976).
 --
 -- The cost is bounded: 2,000 characters, the 16 longest words, and no word that more than 100 chunks have, since it
--- says little about each. Finding out that a word is common takes longer than finding a rare one, so English stop words
--- are skipped at once. Only the index is used, and gin_fuzzy_search_limit cuts its long lists: such a word is common
--- anyway. The tenant is compared outside of the LIMIT; inside, the planner might use its index and read all its chunks.
+-- says little about each. English stop words are skipped at once. Only the index is used. gin_fuzzy_search_limit cuts
+-- its long lists, which only a key of several tenants can have. The tenant is compared outside of the LIMIT; inside, the
+-- planner might use its index and read all its chunks.
 CREATE OR REPLACE FUNCTION weir_search_words(query text, most bigint)
     RETURNS TABLE (doc_id text, ordinal integer, score double precision)
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 20
     SET search_path = pg_catalog, pg_temp
     SET gin_fuzzy_search_limit = 1000 SET enable_seqscan = off SET enable_bitmapscan = on SET enable_sort = on
 BEGIN ATOMIC
-    SELECT rare.doc_id, rare.ordinal,
-           sum(ln(1 + (corpora.chunks + 0.5::double precision - rare.number) / (rare.number + 0.5::double precision)))
+    SELECT few.doc_id, few.ordinal,
+           sum(ln(1 + (corpora.chunks + 0.5::double precision - rare.chunks) / (rare.chunks + 0.5::double precision)))
     FROM corpora
-    CROSS JOIN unnest(weir_word_keys(current_setting('weir.tenant', true), ARRAY(
-        SELECT word FROM unnest(weir_words(left(query, 2000))) AS word
-        WHERE ts_lexize('pg_catalog.english_stem'::regdictionary, word) IS DISTINCT FROM '{}'
-        ORDER BY length(word) DESC, word LIMIT 16
-    ), (SELECT word_seed FROM weir_secret))) AS asked (key)
+    JOIN word_counts AS rare ON rare.tenant = corpora.tenant AND rare.chunks <= 100
+        AND rare.key = ANY (weir_word_keys(current_setting('weir.tenant', true), ARRAY(
+            SELECT word FROM unnest(weir_words(left(query, 2000))) AS word
+            WHERE ts_lexize('pg_catalog.english_stem'::regdictionary, word) IS DISTINCT FROM '{}'
+            ORDER BY length(word) DESC, word LIMIT 16
+        ), (SELECT word_seed FROM weir_secret)))
     CROSS JOIN LATERAL (
-        SELECT few.doc_id, few.ordinal, count(*) OVER () AS number
-        FROM (
-            SELECT words.tenant, words.doc_id, words.ordinal FROM words WHERE words.keys @> ARRAY[asked.key] LIMIT 101
-        ) AS few
-        WHERE few.tenant = current_setting('weir.tenant', true)
-    ) AS rare
-    WHERE corpora.tenant = current_setting('weir.tenant', true) AND rare.number <= 100
-    GROUP BY rare.doc_id, rare.ordinal
+        SELECT words.tenant, words.doc_id, words.ordinal FROM words WHERE words.keys @> ARRAY[rare.key] LIMIT 101
+    ) AS few
+    WHERE corpora.tenant = current_setting('weir.tenant', true) AND few.tenant = current_setting('weir.tenant', true)
+    GROUP BY few.doc_id, few.ordinal
     ORDER BY 3 DESC, 1, 2
     LIMIT most;
 END;

@@ -27,6 +27,7 @@ GRAPH, WORDS = "vectors_by_distance", "words_by_key"
 EXACTLY, BY_GRAPH = 10_000, 0
 MAX_WORDS, MOST_CHUNKS = 16, 101
 HIDDEN = 77
+COUNTED = "SELECT tenant, key, count(*) AS chunks FROM words, unnest(keys) AS key GROUP BY 1, 2 ORDER BY 1, 2"
 ASKED = "What does EXACT_SEARCH_CHUNKS do?"
 HOSTILE = [
     "' OR 1=1; DROP TABLE words; --",
@@ -195,6 +196,41 @@ def test_a_word_that_many_chunks_have_is_no_reason_to_find_one(postgres_url: str
     async def scenario(connection: Any) -> None:
         assert await by_words(connection, "chunk") == []
         assert len(await by_words(connection, "border chunk")) == 1
+
+    run(postgres_url, scenario)
+
+
+def test_a_common_word_is_not_looked_up_and_is_found_again_when_it_is_rare(postgres_url: str) -> None:
+    async def scenario(connection: Any) -> None:
+        many = ["A border."] * 100
+        await put(connection, "ada", many, "b.md")
+        assert await by_words(connection, "border") == []
+        assert await bounded(connection, "border") == 0
+        await put(connection, "ada", many[1:], "b.md")
+        assert len(await by_words(connection, "border")) == 50
+        assert await bounded(connection, "border") == 1
+        await Corpus(connection, "ada").remove(["b.md"])
+        assert [ordinal for ordinal, _ in await by_words(connection, "border")] == [HIDDEN]
+
+    run(postgres_url, scenario)
+
+
+def test_the_counts_are_those_of_the_words_after_every_write_and_in_an_older_database(postgres_url: str) -> None:
+    async def scenario(connection: Any) -> None:
+        async def right() -> None:
+            counted = await connection.fetch(COUNTED)
+            assert counted == await connection.fetch("SELECT tenant, key, chunks FROM word_counts ORDER BY 1, 2")
+
+        await right()
+        await put(connection, "ada", ["One river.", "Another river.", "A weir."], "b.md")
+        await right()
+        await put(connection, "ada", ["A weir, and nothing else."], "b.md")
+        await right()
+        await Corpus(connection, "ada").remove(["a.md"])
+        await right()
+        await connection.execute("DROP TABLE word_counts CASCADE; UPDATE weir_schema SET version = 5")
+        await migrate(connection)
+        await right()
 
     run(postgres_url, scenario)
 

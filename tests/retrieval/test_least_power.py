@@ -79,7 +79,7 @@ def test_it_reads_nothing_of_anybodys_before_it_has_become_a_reader(postgres_url
     async def scenario(connection: Any) -> None:
         assert len(await Session(connection).fetch(LIMIT_S, "SELECT 1 FROM chunks", tenant="ada")) == 2
         await connection.execute("SET ROLE weir_reader; RESET ROLE; SELECT set_config('weir.tenant', 'ada', false)")
-        for table in ("corpora", "documents", "chunks", "vectors", "embedded", "words"):
+        for table in ("corpora", "documents", "chunks", "vectors", "embedded", "words", "word_counts"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await connection.fetch(f"SELECT * FROM {table}")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
