@@ -1,24 +1,28 @@
 """One ingest: a tenant's corpus is brought in step with files, over a given model and corpus.
 
     compare with the database -> read, parse and chunk what is new -> embed -> replace -> remove what has gone
-                                 `------ in a thread, a few ahead ------'
+                                 `------ in a thread, a few ahead ------'   `- in another, one ahead
 
-Each file is parsed once, just before it is embedded. The number of chunks is unknown before, so progress counts file
-sizes. At most `READ_AHEAD` documents are held in memory. A dry run parses everything, to report what there is.
+A document is embedded while the one before is written: embedding takes most of the time, and the database has a
+processor of its own, or another machine. Each file is parsed once, just before it is embedded. The number of chunks is
+unknown before, so progress counts file sizes. At most `READ_AHEAD` documents are held in memory before they are
+embedded. A dry run parses everything, to report what there is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from services.retrieval.config import RetrievalSettings
+from services.retrieval.deadline import cancel_and_wait
 from services.retrieval.documents import UnreadableDocument
 from services.retrieval.files import Fault, FoundFiles, Source, find, read
 from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM
@@ -40,6 +44,15 @@ class IngestPlan:
     changed: list[Source] = field(default_factory=list)
     unembedded: list[tuple[Source, int]] = field(default_factory=list)
     moved: list[Source] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedDocument:
+    """A document that can be written: its vectors are those of its texts, in order."""
+
+    source: Source
+    document: PreparedDocument
+    vectors: Floats
 
 
 Ready = tuple[PreparedDocument, list[list[int]]]
@@ -133,17 +146,15 @@ class Ingest:
 
     async def _carry_out(self, plan: IngestPlan) -> None:
         sizes = SizeProgress([*plan.changed, *(source for source, _ in plan.unembedded)], self._report)
-        async for source, ready in self._read_ahead(plan.changed):
-            if isinstance(ready, UnreadableDocument):
-                self._skip(source, ready)
-            else:
-                await self._embed_and_store(source, *ready, sizes)
-                self._count(source)
-            sizes.done(source)
+        async with aclosing(self._embed_ahead(plan.changed, sizes)) as embedding:
+            async for embedded in embedding:
+                await self._store(embedded)
+                self._count(embedded.source)
+                sizes.part(embedded.source, 1.0)
         for source, _ in plan.unembedded:
             await self._completing.complete(source.doc_id)
             self._summary.completed += 1
-            sizes.done(source)
+            sizes.part(source, 1.0)
         await self._completing.finish()
         for source in plan.moved:
             await self._corpus.move(source.doc_id, source.root)
@@ -193,24 +204,58 @@ class Ingest:
             return error
         return prepared, [self._model.tokenize(text) for text in prepared.texts]
 
-    async def _embed_and_store(
+    async def _embed_ahead(
+        self, sources: Sequence[Source], sizes: SizeProgress
+    ) -> AsyncGenerator[EmbeddedDocument, None]:
+        """Each document with its vectors, while the next one is embedded. Files that cannot be read are skipped."""
+        reading = self._read_ahead(sources)
+        running: asyncio.Task[EmbeddedDocument] | None = None
+        try:
+            while True:
+                before = None if running is None else await running
+                running = await self._begin_next(reading, sizes)
+                if before is not None:
+                    yield before
+                if running is None:
+                    return
+        finally:
+            await cancel_and_wait(running)
+
+    async def _begin_next(
+        self, reading: AsyncIterator[tuple[Source, Ready | UnreadableDocument]], sizes: SizeProgress
+    ) -> asyncio.Task[EmbeddedDocument] | None:
+        """Begin to embed the next document that can be read; None if there is none."""
+        async for source, ready in reading:
+            if not isinstance(ready, UnreadableDocument):
+                return asyncio.get_running_loop().create_task(
+                    self._embedded(source, *ready, sizes), name="embed-document"
+                )
+            self._skip(source, ready)
+            sizes.part(source, 1.0)
+        return None
+
+    async def _embedded(
         self, source: Source, prepared: PreparedDocument, tokens: list[list[int]], sizes: SizeProgress
-    ) -> None:
+    ) -> EmbeddedDocument:
         vectors = np.empty((len(tokens), DIMENSIONS), np.float32)
         for first in range(0, len(tokens), EMBED_AT_ONCE):
             batch = tokens[first : first + EMBED_AT_ONCE]
             vectors[first : first + len(batch)] = await self._embed(batch)
             sizes.part(source, (first + len(batch)) / len(tokens))
+        return EmbeddedDocument(source, prepared, vectors)
+
+    async def _store(self, embedded: EmbeddedDocument) -> None:
+        document = embedded.document
         await self._corpus.put(
-            source.doc_id,
-            root=source.root,
-            title=prepared.title,
-            content_hash=prepared.content_hash,
-            texts=prepared.texts,
-            vectors=vectors,
+            embedded.source.doc_id,
+            root=embedded.source.root,
+            title=document.title,
+            content_hash=document.content_hash,
+            texts=document.texts,
+            vectors=embedded.vectors,
             model=self._model.fingerprint,
         )
-        self._summary.embedded += len(prepared.texts)
+        self._summary.embedded += len(document.texts)
 
     async def _embed(self, tokens: Sequence[list[int]]) -> Floats:
         return await asyncio.get_running_loop().run_in_executor(self._embedder, self._model.embed, tokens)
@@ -221,20 +266,17 @@ class SizeProgress:
 
     def __init__(self, sources: Sequence[Source], report: Reporter) -> None:
         self._sizes = {source.doc_id: _size(source) for source in sources}
+        self._done = dict.fromkeys(self._sizes, 0)
+        self._done_in_all = 0
         self._total = sum(self._sizes.values())
-        self._before = 0
         self._report = report
 
     def part(self, source: Source, share: float) -> None:
-        self._report_step(self._before + share * self._sizes[source.doc_id])
-
-    def done(self, source: Source) -> None:
-        """Report the whole file as done, also if it was skipped."""
-        self._before += self._sizes[source.doc_id]
-        self._report_step(self._before)
-
-    def _report_step(self, done: float) -> None:
-        self._report.step("embed", -int(-done // KIB), -(-self._total // KIB))
+        """This share of the file is done, in all; a file that was skipped is wholly done."""
+        done = int(share * self._sizes[source.doc_id])
+        self._done_in_all += done - self._done[source.doc_id]
+        self._done[source.doc_id] = done
+        self._report.step("embed", -(-self._done_in_all // KIB), -(-self._total // KIB))
 
 
 def _size(source: Source) -> int:

@@ -1,10 +1,13 @@
-"""Documents are read while others are embedded, and never many at once. Nothing here needs a database or a model."""
+"""Documents are read, and written, while others are embedded, and never many at once.
+
+Nothing here needs a database or a model.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,7 @@ class FakeModel:
         self._embedding = embedding
         self.read = threading.Condition()
         self.documents_read = 0
+        self.embedded = 0
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
@@ -42,14 +46,16 @@ class FakeModel:
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
         self._embedding(self)
+        self.embedded += 1
         return np.ones((len(texts), DIMENSIONS), np.float32)
 
 
 class FakeCorpus:
-    """Remembers which documents came in, in order."""
+    """Remembers which documents came in, in order. A write ends when the model lets it."""
 
-    def __init__(self) -> None:
+    def __init__(self, writing: Callable[[], Awaitable[None]] | None = None) -> None:
         self.put_in: list[str] = []
+        self._writing = writing
 
     async def documents(self, model: str) -> dict[str, Stored]:
         return {}
@@ -65,6 +71,8 @@ class FakeCorpus:
         vectors: Floats,
         model: str,
     ) -> None:
+        if self._writing is not None:
+            await self._writing()
         self.put_in.append(doc_id)
 
     async def move(self, doc_id: str, root: str) -> None: ...
@@ -95,10 +103,10 @@ def test_the_next_documents_are_read_while_one_is_embedded_and_never_more_than_t
     corpus, ahead = FakeCorpus(), []
 
     def embedding(model: FakeModel) -> None:
-        wanted = min(len(corpus.put_in) + 1 + READ_AHEAD, DOCUMENTS)
+        wanted = min(model.embedded + 1 + READ_AHEAD, DOCUMENTS)
         with model.read:
             assert model.read.wait_for(lambda: model.documents_read >= wanted, timeout=20), "nobody reads meanwhile"
-            ahead.append(model.documents_read - len(corpus.put_in))
+            ahead.append(model.documents_read - model.embedded)
 
     summary = run(tmp_path, FakeModel(embedding), corpus)
     assert corpus.put_in == [f"{number:02}.txt" for number in range(DOCUMENTS)]
@@ -106,11 +114,47 @@ def test_the_next_documents_are_read_while_one_is_embedded_and_never_more_than_t
     assert max(ahead) == READ_AHEAD + 1
 
 
+def test_a_document_is_embedded_while_the_one_before_is_written_and_no_other_one(tmp_path: Path) -> None:
+    waiting: list[int] = []
+    next_begun = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def embedding(model: FakeModel) -> None:
+        waiting.append(model.embedded - len(corpus.put_in))
+        for loop in loops:
+            loop.call_soon_threadsafe(next_begun.set)
+
+    async def writing() -> None:
+        """Ends when the next document is being embedded, unless there is none."""
+        loops[:] = [asyncio.get_running_loop()]
+        if len(corpus.put_in) + 1 < DOCUMENTS:
+            async with asyncio.timeout(20):
+                while len(waiting) < len(corpus.put_in) + 2:
+                    next_begun.clear()
+                    await next_begun.wait()
+
+    corpus = FakeCorpus(writing)
+    run(tmp_path, FakeModel(embedding), corpus)
+    assert len(corpus.put_in) == DOCUMENTS
+    assert max(waiting) == 1
+
+
+def test_a_database_that_fails_ends_the_ingest_at_once(tmp_path: Path) -> None:
+    async def writing() -> None:
+        raise ConnectionError("gone")
+
+    model, corpus = FakeModel(lambda _: None), FakeCorpus(writing)
+    with pytest.raises(ConnectionError, match="gone"):
+        run(tmp_path, model, corpus)
+    assert corpus.put_in == []
+    assert model.embedded <= 2
+
+
 def test_a_model_that_fails_ends_the_ingest_and_what_is_in_stays_in(tmp_path: Path) -> None:
     corpus = FakeCorpus()
 
-    def embedding(_: FakeModel) -> None:
-        if len(corpus.put_in) == 3:
+    def embedding(model: FakeModel) -> None:
+        if model.embedded == 3:
             raise MemoryError("no room for this one")
 
     with pytest.raises(MemoryError):
