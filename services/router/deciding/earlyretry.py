@@ -3,8 +3,11 @@
 Each client connection keeps its last refusal at admission. A request repeats that one if it comes over the same
 connection and its path, key, tenant, limits and body are the same. A newcomer differs in one of these, so it is never
 taken for a retry. The refusal is repeated while its grounds hold: until its hint, no slot of its pool is free and at
-least as many requests are queued as then; or the tenant's rate has not enough for it. Otherwise the request is judged
-like any other, so a client that comes early never leaves a slot unused. An early retry reserves nothing.
+least half as many requests are queued as then; or the tenant's rate has not enough for it. Otherwise the request is
+judged like any other, so a client that comes early never leaves a slot unused, and a hint that the queue has outrun is
+not enforced. Half, because the length of a full queue goes up and down by the moment: a client that comes back at once
+would otherwise be judged at each of its low points, and would win places from those that wait for their hints. An early
+retry reserves nothing.
 
 State: one record per connection, freed with it. Bodies are kept as hashes. Bronson et al., "Metastable Failures in
 Distributed Systems" (HotOS 2021) show what retries do to a service that pays for each as for a first attempt.
@@ -27,6 +30,8 @@ DECIDING_HEADERS = frozenset(
 )
 """The headers that a decision depends on. Clients number their attempts, so that header is not one of them."""
 REASON = "early_retry"
+OUTRUN = 2
+"""A hint is outrun when the queue is shorter than its length at the refusal over this."""
 
 
 class StandingRefusal(NamedTuple):
@@ -59,16 +64,20 @@ def remember(exchange: Exchange, request: InferenceRequest, refusal: Refused, to
 
 def repeated(exchange: Exchange, request: InferenceRequest, dispatcher: Dispatcher) -> Refused | None:
     """The refusal again, if this request is an early retry and the grounds still hold. Sets the tenant and the SLO."""
-    last, now = exchange.connection_memo, exchange.read_at
+    last = exchange.connection_memo
+    now = exchange.read_at
     if not isinstance(last, StandingRefusal) or now >= last.until:
         return None
     if request.account is not None and request.account is not last.account:
         return None
     if not _still_holds(now, last, dispatcher) or _fingerprint(exchange) != last.fingerprint:
         return None
-    request.account, request.tenant, request.slo = last.account, last.account.id, last.slo
+    request.account = last.account
+    request.tenant = last.account.id
+    request.slo = last.slo
     request.deadline = request.arrived_at + last.slo.deadline_ms / 1000
-    ago_ms, left_ms = (now - last.refused_at) * 1000, (last.until - now) * 1000
+    ago_ms = (now - last.refused_at) * 1000
+    left_ms = (last.until - now) * 1000
     return Refused(
         last.outcome,
         f"this request was refused {ago_ms:.0f} ms ago, and came back {left_ms:.0f} ms before its retry hint",
@@ -86,7 +95,7 @@ def _still_holds(now: float, last: StandingRefusal, dispatcher: Dispatcher) -> b
     if last.tokens:
         rate = last.account.rate
         return rate is not None and rate.wait_s(now, last.tokens) > 0
-    return dispatcher.scheduler.usage.requests >= last.queue_depth and not dispatcher.has_room(last.pool)
+    return dispatcher.scheduler.usage.requests * OUTRUN >= last.queue_depth and not dispatcher.has_room(last.pool)
 
 
 def _fingerprint(exchange: Exchange) -> int:

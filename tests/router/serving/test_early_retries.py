@@ -179,17 +179,23 @@ def test_after_its_hint_a_retry_is_judged() -> None:
     run(main)
 
 
-def test_while_fewer_are_queued_than_at_the_refusal_an_early_retry_is_judged() -> None:
+@pytest.mark.parametrize("queued", [1, 2, 3, 4])
+def test_while_less_than_half_as_many_are_queued_as_at_the_refusal_an_early_retry_is_judged(queued: int) -> None:
     async def main() -> None:
         async with full() as (stand, caller):
-            waiting = asyncio.create_task(stand.chat(headers=HOLDER))
-            await until(lambda: len(stand.dispatcher.waiting) == 1)
+            waiting = [asyncio.create_task(stand.chat(headers=HOLDER)) for _ in range(queued)]
+            await until(lambda: len(stand.dispatcher.waiting) == queued)
             await caller.refused("no_slot")
-            await caller.refused("early_retry")
-            waiting.cancel()
-            await until(lambda: not stand.dispatcher.waiting)
+            for left in reversed(range(queued)):
+                waiting.pop().cancel()
+                await until(lambda left=left: len(stand.dispatcher.waiting) == left)  # type: ignore[misc]
+                if 2 * left < queued:
+                    break
+                await caller.refused("early_retry")
             await caller.refused("no_slot")
-            assert await repeated(stand) == 1
+            assert await repeated(stand) == queued // 2
+            for each in waiting:
+                each.cancel()
 
     run(main)
 
