@@ -42,7 +42,7 @@ class Asking:
         self._shapes: dict[tuple[str, int, bool], Shape] = {}
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
-        """The whole request. `number` is unique in the run, retries included."""
+        """The whole request. `number` is unique in the run; a retry has its own unless its tenant repeats bytes."""
         key = (ask.tenant.name, ask.answer_tokens, ask.stream)
         shape = self._shapes.get(key)
         if shape is None:

@@ -40,7 +40,8 @@ Listen = Callable[[Row, Exchange], None]
 
 
 class Requests(Protocol):
-    """Builds a request's bytes; `number` is unique in the run. `Asking` is the usual implementation."""
+    """Builds a request's bytes; `number` is unique in the run. `Asking` is the usual implementation. Retries of tenants
+    that repeat their bytes are not built anew."""
 
     def bytes_of(self, ask: Ask, number: int) -> bytes: ...
 
@@ -194,10 +195,12 @@ class Client:
     def _arrive(self, number: int, ask: Ask) -> None:
         row = Row(number, ask.tenant.name, ask.at_s, ask.deadline_ms)
         row.stream, row.prompt_tokens, row.asked_tokens = ask.stream, ask.prompt_tokens, ask.answer_tokens
+        row.hasty = ask.hasty
         self.ledger.enter(row)
         self._try(row, ask)
 
-    def _try(self, row: Row, ask: Ask) -> None:
+    def _try(self, row: Row, ask: Ask, last: Exchange | None = None) -> None:
+        """Send a request. `last`: the try before, whose bytes and connection it repeats."""
         self._returning.pop(row, None)
         if not self._may_send():
             self.ledger.close(row, HELD_BACK)
@@ -206,12 +209,13 @@ class Client:
         self._sent += 1
         row.attempts += 1
         self.ledger.began(row, self._now())
-        exchange = Exchange(self._requests.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
+        request = self._requests.bytes_of(ask, self._sent) if last is None else last.request
+        exchange = Exchange(request, partial(self._settle_or_stop, row, ask))
         exchange.answer = self._answer()
         loop = asyncio.get_running_loop()
         exchange.timeout = loop.call_later(ask.waits_s, exchange.give_up, GAVE_UP)
         self._under_way.add(exchange)
-        self._pools[ask.tenant.name].send(exchange)
+        self._pools[ask.tenant.name].send(exchange, None if last is None else last.kept)
 
     def _may_send(self) -> bool:
         """Whether the limits permit a try; if so, count it."""
@@ -247,7 +251,11 @@ class Client:
             self._look_for_the_end()
             return
         row.tried_s = self._now() + pause
-        self._returning[row] = asyncio.get_running_loop().call_later(pause, self._try, row, ask), outcome
+        last = exchange if ask.tenant.retries.repeats else None
+        if last is not None and not pause:
+            self._try(row, ask, last)  # before anybody else takes its connection
+            return
+        self._returning[row] = asyncio.get_running_loop().call_later(pause, self._try, row, ask, last), outcome
 
     def _pause_s(self, row: Row, ask: Ask, outcome: str) -> float | None:
         if self._stopped or (self._bounds is not None and len(self._returning) >= self._bounds.returning):
@@ -255,7 +263,7 @@ class Client:
         refused = outcome.startswith("refused:")
         return pause_s(
             ask.tenant.retries, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms,
-            chance=self._chance,
+            chance=self._chance, hasty=ask.hasty,
         )  # fmt: skip
 
     def _write_down(self, row: Row, exchange: Exchange) -> None:

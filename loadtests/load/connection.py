@@ -32,6 +32,7 @@ class Exchange:
         "ended_at",
         "failure",
         "first_at",
+        "kept",
         "over",
         "request",
         "sent_at",
@@ -42,6 +43,8 @@ class Exchange:
         self.request = request
         self.answer = Answer()
         self.connection: Connection | None = None
+        self.kept: Connection | None = None
+        """The connection of a complete answer, if it was kept open."""
         self.timeout: asyncio.TimerHandle | None = None
         self.sent_at: float | None = None
         self.first_at: float | None = None
@@ -159,6 +162,8 @@ class Connection(asyncio.Protocol):
         """The answer is complete. The connection is free before the callback, which may send at once."""
         exchange, self._exchange = self._exchange, None
         if self._kept:
+            if exchange is not None:
+                exchange.kept = self
             self._pool.free(self)
         else:
             self.abort()
@@ -200,15 +205,19 @@ class Pool:
         self._port = port
         self._tls = tls or None  # None: the system's certificates are not read
         self._limit = limit
-        self._idle: list[Connection] = []
+        self._idle: dict[Connection, None] = {}  # the one used last is the last
         self._all: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: deque[Exchange] = deque()
 
-    def send(self, exchange: Exchange) -> None:
-        """Send on the connection used last, on a new one, or when one becomes free."""
+    def send(self, exchange: Exchange, over: Connection | None = None) -> None:
+        """Send on `over` if it is idle, else on the connection used last, on a new one, or when one becomes free."""
+        if over is not None and over in self._idle and over.usable:
+            del self._idle[over]
+            over.send(exchange)
+            return
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()
             if connection.usable:
                 connection.send(exchange)
                 return
@@ -244,13 +253,12 @@ class Pool:
                 connection.send(exchange)
                 return
         connection.rest()
-        self._idle.append(connection)
+        self._idle[connection] = None
 
     def lost(self, connection: Connection) -> None:
         """Forget a closed connection, and open another if exchanges wait."""
         self._all.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._idle.pop(connection, None)
         self._open_another()
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     "back_after_s": ("nine tenths of the share on time are back after", "s"),
     "after_over_before": ("on time afterwards / before", ""),
     "with_passages": ("answers on time that were given passages", "%"),
+    "honest_over_obeyed": ("on time of those that obey hints / where all do", ""),
     "worth_over_uncut": ("answers on time in worth / without degradation", ""),
     "dispatches": ("requests to workers, for each of a client's", ""),
     "p95_over_alone": ("p95 / alone", ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 from loadtests.scenarios.distributions import Sampler
@@ -55,9 +55,11 @@ class Tenant:
 class Sizes:
     """Draws a request's sizes, deadline and client timeout with the plan's generator: no policy changes a draw."""
 
-    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_prompt")
+    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_hasty", "_prompt")
 
-    def __init__(self, group: TenantGroup, chance: Random) -> None:
+    def __init__(self, group: TenantGroup, chance: Random, seed: str = "") -> None:
+        """`seed`: of the draw of hasty clients, which is apart so that their share changes nothing else."""
+        self._hasty = _shares(group.retries.hasty, Random(f"{seed}/hasty")) if group.retries.hasty else None
         self._prompt = group.prompt_tokens.sampler(chance)
         self._context = group.context_tokens.sampler(chance)
         self._completion = group.completion_tokens.sampler(chance)
@@ -69,7 +71,7 @@ class Sizes:
     def job(self, number: int, tenant: Tenant, at: float, prompt: int = 0, completion: int = 0) -> Job:
         """A request that arrives at `at`; lengths other than 0 replace drawn ones."""
         deadline_s = self._deadline() or MIN_DEADLINE_S
-        return Job(
+        job = Job(
             number,
             tenant,
             at,
@@ -79,14 +81,21 @@ class Sizes:
             deadline_s,
             deadline_s if self._client_timeout is None else self._client_timeout(),
         )
+        if self._hasty is not None:
+            job.hasty = self._hasty()
+        return job
+
+
+def _shares(share: float, chance: Random) -> Callable[[], bool]:
+    return lambda: chance.random() < share
 
 
 def retry_at(now: float, job: Job, hint_s: float | None, chance: Random) -> float | None:
     """When the client retries; None for no retry."""
     retries = job.asker.retries
-    if job.attempt >= retries.attempts or retries.wait == "never":
+    if job.attempt >= retries.attempts or (retries.wait == "never" and not job.hasty):
         return None
-    at = now + _wait_s(retries, job.attempt, hint_s, chance)
+    at = now if job.hasty else now + _wait_s(retries, job.attempt, hint_s, chance)
     return None if retries.keeps_deadline and at >= min(job.deadline, job.leaves_at) else at
 
 

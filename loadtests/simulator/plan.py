@@ -65,11 +65,11 @@ class Stream:
 
     __slots__ = ("_at", "_chance", "_gap", "_pieces", "_rate", "_sizes", "_tenants", "_until")
 
-    def __init__(self, group: TenantGroup, tenants: Sequence[Tenant], rate_per_s: float, chance: Random) -> None:
+    def __init__(self, group: TenantGroup, tenants: Sequence[Tenant], rate_per_s: float, seed: str) -> None:
         assert isinstance(group.arrivals, Open)
         self._tenants = tenants
-        self._chance = chance
-        self._sizes = Sizes(group, chance)
+        self._chance = chance = Random(seed)
+        self._sizes = Sizes(group, chance, seed)
         self._gap = _gaps(group.arrivals, chance)
         self._pieces = rates(group.arrivals, rate_per_s)
         self._at = 0.0
@@ -158,13 +158,14 @@ class Loop:
 
     __slots__ = ("_arrivals", "_think", "clients", "sizes", "tenants")
 
-    def __init__(self, group: TenantGroup, tenants: Sequence[Tenant], chance: Random) -> None:
+    def __init__(self, group: TenantGroup, tenants: Sequence[Tenant], seed: str) -> None:
         assert isinstance(group.arrivals, Closed)
+        chance = Random(seed)
         self._arrivals = group.arrivals
         self.clients = group.arrivals.max_clients
         self.tenants = tenants
         self._think = group.arrivals.think_s.sampler(chance)
-        self.sizes = Sizes(group, chance)
+        self.sizes = Sizes(group, chance, seed)
 
     def think(self) -> float:
         return self._think()
@@ -199,30 +200,28 @@ class Plan:
         self.chunk_s = min(10.0, max(0.05, CHUNK_REQUESTS / total)) if total else 10.0
 
     def _add(self, group: TenantGroup, rate_per_s: float, seed: str) -> None:
-        chance = Random(seed)
         arrivals = group.arrivals
         if isinstance(arrivals, Trace):
-            self._add_trace(group, arrivals, rate_per_s, chance)
+            self._add_trace(group, arrivals, rate_per_s, seed)
             return
         tenants = [self._tenant(name, group) for name in tenants_of(group)]
         if isinstance(arrivals, Closed):
-            self.loops.append(Loop(group, tenants, chance))
+            self.loops.append(Loop(group, tenants, seed))
         elif isinstance(arrivals, Gamma):
             share = rate_per_s / len(tenants)
-            chances = [Random(f"{seed}/{place}") for place in range(len(tenants))]
-            pairs = zip(tenants, chances, strict=True)
-            self._streams += [Stream(group, [tenant], share, its_own) for tenant, its_own in pairs]
+            self._streams += [Stream(group, [tenant], share, f"{seed}/{place}") for place, tenant in enumerate(tenants)]
         else:
-            self._streams.append(Stream(group, tenants, rate_per_s, chance))
+            self._streams.append(Stream(group, tenants, rate_per_s, seed))
 
-    def _add_trace(self, group: TenantGroup, trace: Trace, rate_per_s: float, chance: Random) -> None:
+    def _add_trace(self, group: TenantGroup, trace: Trace, rate_per_s: float, seed: str) -> None:
         part = trace.part()
         clients = dict.fromkeys(row.client for row in part.rows)
         if trace.by_client:
             tenants = {client: self._tenant(f"{group.name}-{client or 'all'}", group) for client in clients}
         else:
             tenants = dict.fromkeys(clients, self._tenant(group.name, group))
-        self._streams.append(Replay(trace, part, tenants, Sizes(group, chance), rate_per_s / part.per_s))
+        sizes = Sizes(group, Random(seed), seed)
+        self._streams.append(Replay(trace, part, tenants, sizes, rate_per_s / part.per_s))
 
     def _tenant(self, name: str, group: TenantGroup) -> Tenant:
         account = self.accounts.setdefault(name if self._detailed else group.name, Account())

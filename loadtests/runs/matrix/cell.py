@@ -69,6 +69,8 @@ class Row(msgspec.Struct, frozen=True):
     """Share of the hints that differ from the most common one: a single time brings all clients back together."""
     fairness: float | None = None
     """Jain's index of the tenants' tokens over their fair shares; None for a single tenant."""
+    honest_on_time: float = 0.0
+    """Share on time of the clients that are not hasty: those that retry as their tenant usually does."""
     tenants: list[TenantRow] = []
 
 

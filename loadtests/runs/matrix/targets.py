@@ -15,6 +15,7 @@ from loadtests.scenarios.figures import is_asked, judged
 from loadtests.scenarios.model import Must
 
 BASELINE = "baseline"
+OBEYED = "hints_obeyed"
 LATE_SHARE = 0.05
 """Above this share of late requests a run measured the machine."""
 
@@ -56,8 +57,6 @@ READ: dict[str, Read] = {
 """Figures of all tenants together."""
 OF_TENANTS = ("on_time", "p95_over_alone", "p95_less_alone_ms")
 """Figures of one tenant, or of a group's worst tenant."""
-ACROSS = ("p95_over_baseline", "worth_over_uncut")
-"""The p95 of the admitted over that of the scenario `baseline`; weighted answers over those of `no_degradation`."""
 
 
 def known(must: Must) -> bool:
@@ -85,8 +84,8 @@ def target(series: Series, cell: Cell, must: Must) -> Figure | None:
         return None
     if must.of:
         found = _of_tenants(cell, row, must)
-    elif must.figure in ACROSS:
-        found = (_over_baseline if must.figure == ACROSS[0] else _over_uncut)(series, cell, row)
+    elif across := ACROSS.get(must.figure):
+        found = across(series, cell, row)
     else:
         found = READ[must.figure](cell, row), ""
     return None if found is None else judged(must, *found)
@@ -104,6 +103,23 @@ def _over_baseline(series: Series, cell: Cell, row: Row) -> tuple[float, str] | 
     if usual is None:
         return None
     return row.p95_ms / max(usual.p95_ms, 1e-9), f"{row.p95_ms:.0f} ms against {usual.p95_ms:.0f} ms"
+
+
+def _over_obeyed(series: Series, cell: Cell, row: Row) -> tuple[float, str] | None:
+    obeyed = series.row(OBEYED, cell.subject, row.name)
+    if obeyed is None:
+        return None
+    note = f"{row.honest_on_time:.1%} against {obeyed.honest_on_time:.1%}"
+    return row.honest_on_time / max(obeyed.honest_on_time, 1e-9), note
+
+
+ACROSS: dict[str, Callable[[Series, Cell, Row], tuple[float, str] | None]] = {
+    "p95_over_baseline": _over_baseline,
+    "worth_over_uncut": _over_uncut,
+    "honest_over_obeyed": _over_obeyed,
+}
+"""Figures that compare with another scenario or subject: the p95 of the admitted with `baseline`, weighted answers with
+`no_degradation`, the share on time of clients that obey their hints with `hints_obeyed`."""
 
 
 def _of_tenants(cell: Cell, row: Row, must: Must) -> tuple[float, str] | None:

@@ -294,6 +294,52 @@ def test_a_storm_comes_back_at_once_whatever_happened_and_not_for_ever() -> None
         assert len(server.heard) == 8
 
 
+def test_a_retry_that_repeats_has_the_same_bytes_on_the_same_connection_and_any_other_a_new_prompt() -> None:
+    for repeats in (True, False):
+        retries = Retries(attempts=3, wait="immediate", repeats=repeats)
+        ledger, server = steadily(run(plan(5, retries=retries), refuse))
+        assert ledger.tries == {"refused:yield": 20}
+        of_connection: dict[int, list[str]] = {}
+        for heard in server.heard:
+            of_connection.setdefault(heard.connection, []).append(heard.body["prompt"])
+        prompts = {prompt for each in of_connection.values() for prompt in each}
+        assert len(prompts) == (5 if repeats else 20)
+        if repeats:
+            assert all(sorted(each) == each for each in of_connection.values()), "a request's tries follow each other"
+
+
+def test_a_retry_whose_connection_was_closed_repeats_its_bytes_on_another() -> None:
+    _, server = steadily(run(plan(1, retries=Retries(attempts=2, wait="immediate", repeats=True)), bare_503))
+    assert [heard.connection for heard in server.heard] == [1, 2, 3]
+    assert len({heard.body["prompt"] for heard in server.heard}) == 1
+
+
+def test_a_retry_takes_its_own_connection_although_another_was_used_later() -> None:
+    async def main() -> None:
+        async with serving(refuse) as (server, url):
+            retries = Retries(attempts=1, wait="hint", repeats=True)
+            made = plan(6, retries=retries, deadline_ms=20_000)
+            # the hint is longer than the gaps: all first tries are over before the first retry
+            source = iter([Ask(0.001 * at, made.tenants[0], 8, 4, False) for at in range(6)])
+            await asyncio.wait_for(Client(made, url, source).run(), 30)
+        connections: dict[str, set[int]] = {}
+        for heard in server.heard:
+            connections.setdefault(heard.body["prompt"], set()).add(heard.connection)
+        assert len(connections) == 6
+        assert all(len(each) == 1 for each in connections.values())
+
+    steadily(main())
+
+
+def test_hasty_clients_come_back_at_once_and_the_others_when_they_were_told() -> None:
+    made = plan(200, retries=Retries(attempts=1, wait="hint", hasty=0.3), deadline_ms=20_000)
+    ledger, _ = steadily(run(made, refuse))
+    hasty = [row for row in ledger.rows if row.hasty]
+    assert 40 < len(hasty) < 80
+    waited = {row.hasty: row.tried_s - row.intended_s >= 0.06 for row in ledger.rows}
+    assert waited == {True: False, False: True}
+
+
 def test_a_recorded_trace_can_stand_in_for_the_plans_own_arrivals() -> None:
     made = plan(1)
     trace = iter([Ask(at_s, made.tenants[0], 8, 4, False) for at_s in (0.0, 0.01, 0.05)])

@@ -16,7 +16,7 @@ from loadtests.runs.matrix.cell import Cell, Series, TenantRow
 from loadtests.runs.matrix.losses import losses
 from loadtests.runs.matrix.simulated import PolicyRow, Simulated
 from loadtests.runs.matrix.subjects import SUBJECTS
-from tests.loadtests.runs.matrix.made import MACHINE, cases, cell, row, series
+from tests.loadtests.runs.matrix.made import MACHINE, case, cases, cell, row, series
 
 CASES = cases()
 
@@ -102,6 +102,20 @@ def test_the_burst_is_compared_with_the_baseline() -> None:
     made.cells["baseline weir"] = cell("baseline", rows=[row("baseline", p95_ms=70.0)])
     missed = [(title, name) for (title, name), held in verdicts(made).items() if not held]
     assert missed == [("Ten times capacity for twenty seconds", "p95 of the admitted / the baseline's")]
+
+
+def test_clients_that_obey_hints_are_compared_with_those_of_a_run_in_which_all_do() -> None:
+    names = ("hints_obeyed", "early_retries")
+    played = {name: case(name) for name in names}
+    for honest, held in ((0.4, True), (0.39, False)):
+        rows = [row(window, goodput=1.2, honest_on_time=honest) for window in ("early_retries", "the_storm", "after")]
+        obeyed = [row(window, goodput=1.2, honest_on_time=0.4) for window in ("hints_obeyed", "the_storm", "after")]
+        made = series(cell(names[0], rows=obeyed), cell(names[1], rows=rows))
+        found = {figure.name: figure.held for figure in targets.promises(made, played)[played[names[1]].title]}
+        assert found.pop("on time of those that obey hints / where all do") is held
+        assert set(found.values()) == {True}
+        alone = targets.promises(series(made.cells["early_retries weir"]), played)[played[names[1]].title]
+        assert "on time of those that obey hints / where all do" not in {figure.name for figure in alone}
 
 
 def test_a_worker_that_fails_on_purpose_is_no_failure_of_the_gateway() -> None:
