@@ -1,7 +1,8 @@
 """HTTP/1.1 clients of the world: keep-alive, callbacks only, with retry policies.
 
 Each request is one `Try` and ends once. Its number is its id and nonce; a retry is a new `Try`. So every byte of an
-answer, log line or worker can be attributed to one request.
+answer, log line or worker can be attributed to one request. A retry that repeats a try has that try's nonce, so only a
+try that no worker received may be repeated.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ MAX_TOKENS = 64
 PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions", "ask": "/ask"}
 HINT = b"retry-after-ms"
 SHOULD_RETRY = b"x-should-retry"
+REASON = b"x-weir-reason"
+EARLY = b"early_retry"
 
 
 @dataclass(slots=True, frozen=True)
 class Ask:
-    """A request to send. `kind` is a key of PATHS. The client disconnects after `leaves_after_s`."""
+    """A request to send. `kind` is a key of PATHS. The client disconnects after `leaves_after_s`.
+
+    `repeats`: whether its retries have the same bytes and connection.
+    """
 
     tenant: str
     kind: str
@@ -38,20 +44,26 @@ class Ask:
     manner: str
     leaves_after_s: float | None = None
     reads_slowly: bool = False
+    repeats: bool = False
 
 
 class Try(Asked):
     __slots__ = (
-        "ask", "body", "complete", "connection", "headers", "id", "left", "nonce", "number", "of_tail", "retries_left",
-        "status",
+        "ask", "body", "complete", "connection", "follows", "headers", "id", "left", "nonce", "number", "of_tail",
+        "over", "retries_left", "status",
     )  # fmt: skip
 
-    def __init__(self, number: int, ask: Ask, retries_left: int) -> None:
+    def __init__(
+        self, number: int, ask: Ask, retries_left: int, follows: Try | None = None, *, repeats: bool = False
+    ) -> None:
+        """`follows`: the try whose connection it takes; with `repeats` it has its nonce, too."""
         super().__init__()
         self.number = number
         self.ask = ask
         self.id = f"t{number}"
-        self.nonce = nonce(number)
+        self.nonce: str = follows.nonce if follows is not None and repeats else nonce(number)
+        self.follows = follows
+        self.over: Connection | None = None  # the connection that carried it; kept after its end
         self.retries_left = retries_left
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
@@ -82,6 +94,11 @@ class Try(Asked):
         return float(value) if value is not None else None
 
     @property
+    def early(self) -> bool:
+        """Whether it was refused as an early retry."""
+        return self.headers.get(REASON) == EARLY
+
+    @property
     def invited(self) -> bool:
         return self.headers.get(SHOULD_RETRY) == b"true"
 
@@ -98,12 +115,19 @@ class Connection(Wire):
         self._parser = httptools.HttpResponseParser(self)
         self._try: Try | None = None
         self._keep = False
+        self.sent: list[Try] = []
+        """All that it carried, in order."""
+
+    @property
+    def machine(self) -> Client:
+        return self._machine
 
     def send(self, attempt: Try) -> None:
         """Send a request. The connection must be idle."""
         assert self._try is None, "a connection carries one request at a time"
         self._try = attempt
-        attempt.connection = self
+        attempt.connection = attempt.over = self
+        self.sent.append(attempt)
         self.transport.write(attempt.request(self._machine.host_header))
         if attempt.ask.reads_slowly:
             self.transport.pause_reading()
@@ -175,11 +199,15 @@ class Client(Machine[Try, Connection]):
         self._waiting: deque[Try] = deque()
 
     def send(self, attempt: Try) -> None:
-        """Send a request now or when a connection is free. Call it in this machine's loop."""
+        """Send a request now or when a connection is free. Call it in this machine's loop.
+
+        A try that follows another one is sent over that one's connection, if it is idle.
+        """
         attempt.sent_at = self.loop.time()
         if attempt.ask.leaves_after_s is not None:
             attempt.timer = self.loop.call_later(attempt.ask.leaves_after_s, self._leave, attempt)
-        if (connection := self.idle()) is not None:
+        own = None if attempt.follows is None else self.idle_again(attempt.follows.over)
+        if (connection := own or self.idle()) is not None:
             connection.send(attempt)
             return
         self._waiting.append(attempt)

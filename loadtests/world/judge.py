@@ -19,7 +19,7 @@ from loadtests.judging import rules
 from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import right
 from loadtests.judging.rules import Broken, Logged, Seen
-from loadtests.world.client import MAX_TOKENS, Try
+from loadtests.world.client import MAX_TOKENS, Connection, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
 
@@ -28,6 +28,8 @@ LAST_OF_BOOK_MS = 20_000.0
 GRACE_S = 0.05
 """Allowed time from the router's deadline to the client on a sound network."""
 KEPT = 20
+ROUNDED_S = 0.001
+"""Hints are whole milliseconds, rounded up."""
 
 
 def broken(*rules: Callable[[], Iterator[str]], of: str = "") -> list[str]:
@@ -54,6 +56,8 @@ class Facts:
     """The router's requests by outcome, scraped at the end."""
     retries: int = 0
     """The router's retries since its last start."""
+    early_retries: int = 0
+    """Clients' early retries that the router counted since its last start."""
     router_starts: int = 1
     faults: list[tuple[float, float, Fault]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -123,6 +127,7 @@ class Judge:
             self._nothing_failed_inside, self._each_try_has_one_end, self._answers_are_ones_own,
             self._client_and_log_agree, self._log_and_metrics_agree, self._received_once_or_retried_by_the_rules,
             self._no_answer_after_its_deadline, self._invited_retries_have_a_hint,
+            self._early_retries_repeat_a_refusal_on_their_connection, self._early_retries_are_counted_once,
             self._the_refused_are_not_invited_together, self._a_drain_finishes_what_runs, self._calm_is_served,
             self._nothing_is_left,
         )  # fmt: skip
@@ -217,14 +222,46 @@ class Judge:
         """An invited retry has a hint of 50 ms to 30 s."""
         yield from _words(rules.invited_have_a_hint(self._seen))
 
+    def _early_retries_repeat_a_refusal_on_their_connection(self) -> Iterator[str]:
+        """An early retry is refused as such only if its very connection had a refusal of the same tenant's same bytes,
+        whose hint had not run out; and its own hint ends with that one, but for the least hint there is.
+        """
+        for attempt in self._facts.tries:
+            if not attempt.early or attempt.over is None:
+                continue
+            first = _refused_before(attempt, attempt.over)
+            if first is None:
+                yield f"{attempt!r} was refused as an early retry, and repeats no refusal of its connection"
+                continue
+            until_s = _hint_ends_s(first)
+            least_s = attempt.sent_at + rules.HINTS_MS[0] / 1000
+            if attempt.sent_at >= until_s:
+                yield f"{attempt!r} came after the hint of {first!r}, and was refused as an early retry"
+            elif attempt.sent_at + (attempt.hint_ms or 0.0) / 1000 > max(until_s, least_s) + ROUNDED_S:
+                late_ms = 1000 * (attempt.sent_at - until_s) + (attempt.hint_ms or 0.0)
+                yield f"{attempt!r} has a hint that ends {late_ms:.0f} ms after that of {first!r}"
+
+    def _early_retries_are_counted_once(self) -> Iterator[str]:
+        """The router counted as many as its clients were told of. For a router that was never restarted."""
+        facts = self._facts
+        if facts.router_starts > 1:
+            return
+        told = sum(attempt.early for attempt in facts.tries)
+        untold = sum(not attempt.complete for attempt in facts.tries)
+        untold += facts.governed if self._scenario.governor.router else 0
+        if not told <= facts.early_retries <= told + untold:
+            yield f"{told} were told that they came early, {untold} heard nothing, {facts.early_retries} were counted"
+
     def _the_refused_are_not_invited_together(self) -> Iterator[str]:
-        """Hints reserve capacity: no second has more invited retries than can be served in two."""
+        """Hints reserve capacity: no second has more invited retries than can be served in two. An early retry is told
+        of its first reservation again.
+        """
         limit = 2 * self._scenario.max_per_s + 20
         seconds = Counter(
             int(attempt.ended_at + attempt.hint_ms / 1000)
             for attempt in self._facts.tries
             if attempt.ended_at is not None and attempt.status == 429 and attempt.hint_ms is not None
-            and attempt.hint_ms < LAST_OF_BOOK_MS
+            and attempt.hint_ms < LAST_OF_BOOK_MS and not attempt.early
         )  # fmt: skip
         for second, count in sorted(seconds.items()):
             if count > limit:
@@ -257,6 +294,23 @@ class Judge:
     def _nothing_is_left(self) -> Iterator[str]:
         """No task, timer, connection, place or ledger entry is left over."""
         yield from self._facts.left
+
+
+def _refused_before(attempt: Try, over: Connection) -> Try | None:
+    """The latest refusal at admission of the same request on this connection, before `attempt`."""
+    before = over.sent[: over.sent.index(attempt)]
+    return next(
+        (
+            each for each in reversed(before)
+            if each.status == 429 and each.hint_ms is not None and not each.early and each.ask == attempt.ask
+            and each.nonce == attempt.nonce
+        ),
+        None,
+    )  # fmt: skip
+
+
+def _hint_ends_s(refused: Try) -> float:
+    return (refused.ended_at or 0.0) + (refused.hint_ms or 0.0) / 1000
 
 
 def _seen(attempt: Try, *, byzantine: bool) -> Seen:

@@ -73,6 +73,13 @@ class Machine(Generic[R, W]):
             connection.abort()
         return None
 
+    def idle_again(self, connection: W | None) -> W | None:
+        """This connection, if it is idle and usable."""
+        if connection is None or connection not in self._idle or not connection.usable:
+            return None
+        self._idle.remove(connection)
+        return connection
+
     def rest(self, connection: W) -> None:
         connection.idle_since = self.loop.time()
         self._idle.append(connection)

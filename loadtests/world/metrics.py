@@ -9,10 +9,13 @@ from loadtests.cluster import books
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS, TOKEN
 
 
-async def counted() -> tuple[Counter[str], int]:
-    """`weir_requests_total` by outcome over all tenants, and retries. Raises OSError, TimeoutError."""
+async def counted() -> tuple[Counter[str], int, int]:
+    """`weir_requests_total` by outcome over all tenants, the router's own retries, and clients' early retries. Raises
+    OSError, TimeoutError.
+    """
     text = await _scraped(ROUTER_METRICS)
-    return +books.of_router(text), round(books.total(text, "weir_retries_total"))
+    retries, early = (round(books.total(text, f"weir_{what}_total")) for what in ("retries", "early_retries"))
+    return +books.of_router(text), retries, early
 
 
 async def counted_jobs() -> tuple[Counter[str], int, int]:

@@ -12,9 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 from unittest import mock
 from zlib import crc32
+
+from msgspec import structs
 
 from loadtests.report.progress import by_share, progress
 from loadtests.world.play import play
@@ -29,7 +32,9 @@ from services.governor.gate import Gate, Slot
 from services.governor.protocol import GovernorSession
 from services.governor.server import _Connection as GovernorConnection
 from services.router.deadlinetimer import DeadlineTimer
+from services.router.deciding import earlyretry
 from services.router.deciding.dispatcher import Dispatcher
+from services.router.deciding.earlyretry import DECIDING_HEADERS
 from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
 from services.router.telemetry.metrics import RouterMetrics
@@ -37,7 +42,9 @@ from services.router.workers.fleet import Fleet
 from services.router.workers.health import Health
 from services.runtime import drain, keepalive, serve
 from services.runtime.connection import Connection
+from services.runtime.errors import Refused
 from services.runtime.guard import Inbound
+from services.runtime.http import Exchange
 from services.runtime.server import Server
 from services.runtime.upstream_connection import UpstreamConnection
 from services.worker.engines.simulated import SimulatedEngine
@@ -178,6 +185,19 @@ def _not_counted_back(session: GovernorSession, job: Any) -> None:
     job.deferred = False
 
 
+def _of_any_body(exchange: Exchange) -> int:
+    return hash((exchange.path, tuple(header for header in exchange.headers if header[0] in DECIDING_HEADERS)))
+
+
+@_in_place_of(earlyretry, "repeated")
+def _with_the_whole_hint(repeated: Any, exchange: Exchange, *arguments: Any) -> Refused | None:
+    refusal: Refused | None = repeated(exchange, *arguments)
+    last = exchange.connection_memo
+    if refusal is not None and isinstance(last, earlyretry.StandingRefusal):
+        refusal.details = structs.replace(refusal.details, retry_hint_ms=ceil(1000 * (last.until - last.refused_at)))
+    return refusal
+
+
 def _taken_without_resuming(upstream: UpstreamConnection) -> bytes:
     data = b"".join(upstream.pieces)
     upstream.pieces.clear()
@@ -193,7 +213,7 @@ BUGS = (
     Bug("a slot is not given back when the client leaves", 3, _kept_when_the_client_left),
     Bug("a charge is settled twice", 1, _in_place_of(PoolQueue, "settle")(_twice)),
     Bug("a request ends twice for the scheduler", 1, _in_place_of(Scheduler, "finish")(_twice)),
-    Bug("a wake-up is lost", 87, _lost_for_one_in_eight),
+    Bug("a wake-up is lost", 26, _lost_for_one_in_eight),
     Bug("retries ask no budget", 31, (RetryBudget, "try_retry", lambda budget, now: True)),
     Bug("a request is tried a third time", 9, _forgetting_the_first_retry),
     Bug(
@@ -224,6 +244,9 @@ BUGS = (
         "a worker's connection is not resumed after a pause", 23, (UpstreamConnection, "take", _taken_without_resuming)
     ),
     Bug("a client that reads again is not written to", 4, (Connection, "resume_writing", _not_written_to)),
+    Bug("an early retry's body is not compared", 2, (earlyretry, "_fingerprint", _of_any_body)),
+    Bug("an early retry's hint is not counted down", 12, _with_the_whole_hint),
+    Bug("an early retry is counted twice", 12, _in_place_of(RouterMetrics, "early_retry")(_twice)),
 )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -27,7 +27,11 @@ from services.runtime.serve import Process
 
 BEGINS_S = 1.5
 """Seconds after the start of the nodes; the router has probed its workers by then."""
-NAIVE_RETRIES, HINT_RETRIES = 3, 2
+RETRIES = {"naive": 3, "hint": 2, "early": 5}
+EARLY_PARTS = (0.0, 0.0, 0.3, 0.9, 1.0)
+"""Parts of its hint after which an early client comes back."""
+EARLY_WAYS = ("same", "same", "same", "another tenant", "another prompt")
+"""What an early client sends over its connection: the same request, or one that differs."""
 CLIENT_TIMEOUT = 2.0
 """Deadlines after the last request by which every try must have ended."""
 
@@ -46,7 +50,8 @@ class Result:
     faults: int
     counts: Counter[str] = field(default_factory=Counter)
     on_time: dict[str, float] = field(default_factory=dict)
-    """Share of requests answered right, by group of tenants. A retry counts for the original request."""
+    """Share of requests answered right, by group of tenants, and those of its hasty clients where it has some. A retry
+    counts for the original request."""
     cpu_s: float = 0.0
     """Processor time of the seed, if measured."""
 
@@ -72,6 +77,7 @@ class Play:
         self.system.router.on_turn = self._steps.look
         self.system.router.on_built = self._router_built
         self._rng = Random(f"clients {made.seed}")
+        self._early = Random(f"early clients {made.seed}")
         self._lab = SimLoop(self.simulation, "lab", "10.0.9.1")
         self._lab.set_exception_handler(self._uncaught)
         self._machines: list[Client] = []
@@ -113,13 +119,15 @@ class Play:
 
     def _on_time(self, verdict: Judge) -> dict[str, float]:
         groups = {load.group.name: load.group for load in self.scenario.loads if load.group is not None}
-        asked: dict[str, dict[int, bool]] = {name: {} for name in groups}
+        of = {tenant: group for group in groups.values() for tenant in _members(group)}
+        asked: dict[str, dict[int, bool]] = defaultdict(dict)
         for attempt in self.facts.tries:
-            tenant = attempt.ask.tenant
-            name = tenant if tenant in groups else tenant.rpartition("-")[0]
-            if name in asked:
-                right = verdict.is_right(attempt)
-                asked[name][id(attempt.ask)] = asked[name].get(id(attempt.ask), False) or right
+            group, ask = of.get(attempt.ask.tenant), attempt.ask
+            if group is None:
+                continue
+            hasty = "hasty" if ask.manner == "naive" else "others"
+            for name in (group.name, f"{group.name}, {hasty}") if group.hasty else (group.name,):
+                asked[name][id(ask)] = asked[name].get(id(ask), False) or verdict.is_right(attempt)
         return {name: sum(asks.values()) / len(asks) for name, asks in asked.items() if asks}
 
     async def _play(self) -> None:
@@ -150,8 +158,7 @@ class Play:
 
         def arrive() -> None:
             ask = self._ask(rng, calm=calm, of_tail=of_tail) if load.group is None else _of_group(rng, load.group)
-            usual = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
-            retries = usual if load.group is None else load.group.retries
+            retries = RETRIES.get(ask.manner, 0) if load.group is None else load.group.retries
             self._send(rng.choice(self._machines), ask, retries, of_tail=of_tail)
             next_arrival()
 
@@ -168,19 +175,24 @@ class Play:
         stream = rng.random() < made.stream_share
         kind = "ask" if rng.random() < made.ask_share else rng.choice(("chat", "chat", "completion"))
         leaves = rng.random() < made.leaver_share
+        early = not of_tail and self._early.random() < made.early_share
         return Ask(
             tenant=f"tenant-{rng.randrange(made.tenants)}",
             kind=kind,
             stream=stream,
             deadline_s=made.deadline_s,
-            manner="none" if of_tail else made.manner,
+            manner="none" if of_tail else "early" if early else made.manner,
             leaves_after_s=rng.random() * made.deadline_s if leaves else None,
             reads_slowly=rng.random() < made.slow_share and not calm,
+            repeats=early,
         )
 
-    def _send(self, machine: Client, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
+    def _send(
+        self, machine: Client, ask: Ask, retries_left: int, follows: Try | None = None, *, repeats: bool = False,
+        of_tail: bool = False,
+    ) -> None:  # fmt: skip
         self._numbers += 1
-        attempt = Try(self._numbers, ask, retries_left)
+        attempt = Try(self._numbers, ask, retries_left, follows, repeats=repeats)
         attempt.of_tail = of_tail
         self.facts.tries.append(attempt)
         machine.loop.call_soon(machine.send, attempt)
@@ -191,13 +203,35 @@ class Play:
         if attempt.status in (200, 400, 422) or attempt.left or attempt.retries_left == 0 or attempt.of_tail:
             return
         machine = self._rng.choice(self._machines)
-        again = partial(self._send, machine, attempt.ask, attempt.retries_left - 1)
+        pause_s = self._pause_s(attempt)
+        if pause_s is None:
+            return
+        left, over = attempt.retries_left - 1, attempt.over
+        if over is None or not self._may_repeat(attempt):
+            again = partial(self._send, machine, attempt.ask, left)
+        else:
+            way = self._early.choice(EARLY_WAYS) if attempt.ask.manner == "early" else "same"
+            ask = attempt.ask
+            if way == "another tenant":
+                ask = replace(ask, tenant=f"tenant-{self._early.randrange(self.scenario.tenants)}")
+            again = partial(self._send, over.machine, ask, left, attempt, repeats=way != "another prompt")
+        self.simulation.at(self.simulation.now + pause_s, again)
+
+    def _pause_s(self, attempt: Try) -> float | None:
+        """Seconds until the client of a request that failed comes back; None if it does not."""
         if attempt.ask.manner == "naive":
-            self.simulation.at(self.simulation.now, again)
-        elif attempt.invited and attempt.hint_ms is not None:
-            at = self.simulation.now + attempt.hint_ms / 1000
-            if at < self._began + BEGINS_S + self.scenario.calm_from_s - 2 * self.scenario.deadline_s:
-                self.simulation.at(at, again)
+            return 0.0
+        if not attempt.invited or attempt.hint_ms is None:
+            return None
+        pause_s = attempt.hint_ms / 1000
+        if attempt.ask.manner == "early":
+            pause_s *= self._early.choice(EARLY_PARTS)
+        until = self._began + BEGINS_S + self.scenario.calm_from_s - 2 * self.scenario.deadline_s
+        return pause_s if self.simulation.now + pause_s < until else None
+
+    def _may_repeat(self, attempt: Try) -> bool:
+        """Whether the next try may have this one's nonce: it was refused before a worker received it."""
+        return attempt.ask.repeats and attempt.status == 429 and not self.facts.received.get(attempt.nonce)
 
     # Faults
 
@@ -243,7 +277,7 @@ class Play:
         await self._governed.settle()
         facts.governed = self._governed.facts.executed
         facts.router_starts = self.system.router.starts
-        facts.counted, facts.retries = await counted()
+        facts.counted, facts.retries, facts.early_retries = await counted()
         facts.left += self._held()
         for node in self.system.nodes:
             facts.left += [f"{node.name}: {what}" for what in await node.stop(3 * self.scenario.deadline_s + 5)]
@@ -271,15 +305,19 @@ class Play:
         return [f"{count} {what}" for what, count in held.items() if count]
 
 
+def _members(group: Group) -> list[str]:
+    return [group.name] if group.count == 1 else [f"{group.name}-{number + 1}" for number in range(group.count)]
+
+
 def _of_group(rng: Random, group: Group) -> Ask:
-    number = rng.randrange(group.count) + 1
     return Ask(
-        tenant=group.name if group.count == 1 else f"{group.name}-{number}",
+        tenant=_members(group)[rng.randrange(group.count)],
         kind=rng.choice(("chat", "completion")),
         stream=rng.random() < group.stream_share,
         deadline_s=group.deadline_s,
-        manner=group.manner,
+        manner="naive" if group.hasty and rng.random() < group.hasty else group.manner,
         leaves_after_s=group.leaves_after_s,
+        repeats=group.repeats,
     )
 
 

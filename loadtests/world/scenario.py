@@ -21,7 +21,9 @@ PASSAGES_TOKENS = 146
 PREFILL_MS_PER_TOKEN: float = WorkerSettings.model_fields["sim_prefill_ms_per_token"].default
 """The simulated engine's default, used by the world."""
 MANNERS = ("none", "hint", "hint", "naive")
-"""none: no retry after a refusal. hint: a retry at the hinted time. naive: immediate retries, up to three."""
+"""none: no retry after a refusal. hint: a retry at the hinted time. naive: immediate retries, up to three. A fourth
+manner is drawn for each request, `early`: retries before the hint, with the same bytes over the same connection.
+"""
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,7 +47,9 @@ class WorkerSpec:
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """`count` equal tenants and their clients' behaviour. `manner`: one of MANNERS."""
+    """`count` equal tenants and their clients' behaviour. `manner`: one of MANNERS. `hasty`: the share of clients that
+    are naive instead. `repeats`: whether retries have the same bytes and connection.
+    """
 
     name: str
     count: int
@@ -54,6 +58,8 @@ class Group:
     stream_share: float
     manner: str
     retries: int
+    hasty: float = 0.0
+    repeats: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,6 +110,7 @@ class Scenario:
     ask_share: float = 0.1
     leaver_share: float = 0.0
     slow_share: float = 0.0
+    early_share: float = 0.0
     loads: list[Load] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     latency_s: float = 0.0002
@@ -166,6 +173,7 @@ def scenario(seed: int, *, size: int = 1000) -> Scenario:
     made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))
     _time_line(made, rng, size)
     _tighten(made)
+    made.early_share = Random(f"early {seed}").choice((0.0, 0.1, 0.3))
     return made
 
 

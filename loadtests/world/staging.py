@@ -103,8 +103,9 @@ def _group(group: TenantGroup) -> Group:
     client_timeout_s = deadline_s + LEAVES_AFTER_S if timeout is None else _number(group, timeout, "client_timeout_s")
     retries = group.retries.attempts
     return Group(
-        group.name, group.count, deadline_s, client_timeout_s, group.stream, manner if retries else "none", retries
-    )
+        group.name, group.count, deadline_s, client_timeout_s, group.stream, manner if retries else "none", retries,
+        group.retries.hasty, group.retries.repeats,
+    )  # fmt: skip
 
 
 def _loads(group: Group, source: TenantGroup, file: ScenarioFile, service_s: float) -> Iterator[Load]:

@@ -40,6 +40,29 @@ def test_at_twice_the_capacity_about_half_is_answered_and_every_promise_holds() 
     assert result.on_time["tenant"] == pytest.approx(0.5, abs=0.1)  # what waits at the end is answered too
 
 
+STORM = (*SHORT[1:], "duration_s=5", "windows=[]", "must=[]",
+         "tenants.tenant.arrivals.phases=[{from_s: 1, until_s: 4, times: 5.3333}]")  # fmt: skip
+
+
+def test_hasty_clients_repeat_their_bytes_on_their_connection_and_cost_the_obedient_ones_nothing() -> None:
+    def obedient(name: str) -> tuple[Play, float]:
+        play = Play(made_of(file(name, *STORM)))
+        result = play.run()
+        assert result.violations == []
+        return play, result.on_time.get("tenant, others", result.on_time["tenant"])
+
+    play, beside = obedient("early_retries")
+    again = [one for one in play.facts.tries if one.follows is not None and one.ask.manner == "naive"]
+    assert len(again) > 1000
+    assert all(one.nonce == one.follows.nonce for one in again if one.follows is not None)
+    own = [one for one in again if one.follows is not None and one.over is one.follows.over]
+    assert len(own) > 0.95 * len(again)  # of the others, somebody else has taken the connection meanwhile
+    assert sum(one.early for one in own) > 0.95 * len(own)
+    assert not any(one.early for one in again if one not in own)
+    _, alone = obedient("hints_obeyed")
+    assert beside >= alone
+
+
 def test_workers_fail_when_and_as_the_file_says() -> None:
     made = made_of(file("outage_killed"))
     assert made.faults == [Fault("killed worker", 7.0, 4.0, worker, 2.0) for worker in (0, 1)]
