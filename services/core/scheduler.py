@@ -330,9 +330,9 @@ class Scheduler:
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (pool_stats.pool.share(flow) * rate)
-            target_s = tenant_stats.service_s * max(1.0, 4.0 / max(1, estimator.slots))
+            target_s = tenant_stats.service_s * max(1.0, 4.0 / (estimator.slots or 1))
             slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
-            tenant_stats.codel.sample(now, backlog_s, target_s, slack_s)
+            tenant_stats.codel.sample(now, backlog_s, target_s, slack_s, request.max_level)
 
     def first_token(self, now: float, request: Request) -> None:
         """Record that the prompt has been prefilled, with a sample of the time."""

@@ -1,4 +1,4 @@
-"""A burst may use all its slack; a line that never empties is kept short, and never below its target."""
+"""A burst may use all its slack; a line that stands for longer is kept short, and never below its target."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.codel import STEP, WINDOW_S, CoDelLimiter
+from services.core.codel import BURST_S, STEP, WINDOW_S, CoDelLimiter
 
 TARGET_S, SLACK_S = 0.1, 0.8
+FIRST_S = STEP**4 * SLACK_S
+"""The limit after a burst: four windows of half a second have passed."""
 
 
 def stand(queue: CoDelLimiter, from_s: float, until_s: float, backlog_s: float, *, target_s: float = TARGET_S) -> None:
@@ -25,12 +27,23 @@ def test_without_a_line_there_is_no_limit() -> None:
     assert queue.limit_s == inf
 
 
-def test_a_queue_that_stands_is_cut_short_window_by_window() -> None:
+def test_a_queue_may_stand_for_a_burst_and_is_then_limited_as_if_it_always_had_been() -> None:
     queue = CoDelLimiter()
-    stand(queue, 0, 0.6, 0.5)
-    assert queue.limit_s == SLACK_S * STEP
-    stand(queue, 0.6, 1.1, 0.5)
-    assert queue.limit_s == SLACK_S * STEP * STEP
+    stand(queue, 0, BURST_S, 0.7)
+    assert queue.limit_s == inf
+    stand(queue, BURST_S, BURST_S + 0.1, 0.7)
+    assert queue.limit_s == FIRST_S
+    stand(queue, BURST_S + 0.1, BURST_S + 0.7, 0.7)
+    assert queue.limit_s == STEP * FIRST_S
+
+
+def test_where_answers_may_be_degraded_a_queue_may_stand_for_a_window() -> None:
+    queue = CoDelLimiter()
+    for tenth in range(5):
+        queue.sample(tenth / 10, 0.5, TARGET_S, SLACK_S, 3)
+    assert queue.limit_s == inf
+    queue.sample(0.5, 0.5, TARGET_S, SLACK_S, 3)
+    assert queue.limit_s == STEP * SLACK_S
 
 
 def test_the_limit_is_never_below_the_target() -> None:
@@ -39,7 +52,7 @@ def test_the_limit_is_never_below_the_target() -> None:
     assert queue.limit_s == TARGET_S
 
 
-def test_a_burst_that_drains_within_a_window_is_let_through() -> None:
+def test_bursts_that_drain_are_let_through_however_often_they_come() -> None:
     queue = CoDelLimiter()
     for second in range(30):
         for tenth, backlog_s in enumerate([0.7, 0.6, 0.4, 0.2, 0.0] * 2):
@@ -47,11 +60,37 @@ def test_a_burst_that_drains_within_a_window_is_let_through() -> None:
     assert queue.limit_s == inf
 
 
-def test_one_empty_line_in_a_window_is_enough() -> None:
+def test_one_empty_line_in_a_burst_is_enough() -> None:
     queue = CoDelLimiter()
     for tenth in range(100):
-        queue.sample(tenth / 10, 0.0 if tenth % 5 == 3 else 0.7, TARGET_S, SLACK_S)
+        queue.sample(tenth / 10, 0.0 if tenth % 19 == 3 else 0.7, TARGET_S, SLACK_S)
     assert queue.limit_s == inf
+
+
+def test_a_burst_counts_from_its_own_beginning() -> None:
+    for calm_s in range(1, 30):
+        queue, begins_s = CoDelLimiter(), calm_s / 10
+        stand(queue, 0, begins_s, 0.05)
+        stand(queue, begins_s, begins_s + BURST_S - 0.1, 0.7)
+        assert queue.limit_s == inf, "less than a burst"
+        stand(queue, begins_s + BURST_S - 0.1, begins_s + BURST_S + 0.1, 0.7)
+        assert queue.limit_s == FIRST_S
+
+
+def test_while_a_limited_queue_stands_the_limit_falls_window_by_window_to_the_target() -> None:
+    queue = CoDelLimiter()
+    stand(queue, 0, 3, 0.5)
+    stand(queue, 3, 4.6, 0.0)
+    assert TARGET_S / STEP < queue.limit_s < SLACK_S
+    limits: list[float] = []
+    for tenth in range(46, 90):
+        queue.sample(tenth / 10, 0.5, TARGET_S, SLACK_S)
+        if limits[-1:] != [queue.limit_s]:
+            limits.append(queue.limit_s)
+    falling = limits[limits.index(max(limits)) :]
+    assert len(falling) > 3
+    assert falling[1:] == [max(TARGET_S, STEP * each) for each in falling[:-1]]
+    assert falling[-1] == TARGET_S
 
 
 def test_when_the_queue_no_longer_stands_the_limit_recovers_up_to_the_slack() -> None:
@@ -64,6 +103,28 @@ def test_when_the_queue_no_longer_stands_the_limit_recovers_up_to_the_slack() ->
     assert queue.limit_s == inf
 
 
+def test_after_the_limit_has_gone_a_burst_may_use_the_whole_slack_again() -> None:
+    queue = CoDelLimiter()
+    stand(queue, 0, 3, 0.5)
+    stand(queue, 3, 8, 0.0)
+    assert queue.limit_s == inf
+    stand(queue, 8, 8 + BURST_S - 0.1, 0.7)
+    assert queue.limit_s == inf
+    stand(queue, 8 + BURST_S - 0.1, 8 + BURST_S + 0.1, 0.7)
+    assert queue.limit_s == FIRST_S
+
+
+def test_a_limit_that_has_just_gone_is_not_set_again_before_a_burst_has_stood() -> None:
+    queue = CoDelLimiter()
+    stand(queue, 0, 3, 0.5)
+    now = 3.0
+    while queue.limit_s < inf:
+        queue.sample(now, 0.0, TARGET_S, SLACK_S)
+        now += 0.1
+    stand(queue, round(now, 1), round(now, 1) + BURST_S - 0.2, 0.7)
+    assert queue.limit_s == inf
+
+
 def test_silence_is_as_good_as_an_empty_line_for_every_window_that_passed() -> None:
     queue = CoDelLimiter()
     stand(queue, 0, 3, 0.5)
@@ -72,12 +133,25 @@ def test_silence_is_as_good_as_an_empty_line_for_every_window_that_passed() -> N
     assert queue.limit_s == inf
 
 
-def test_a_window_is_as_long_as_a_service() -> None:
+def test_a_queue_that_is_met_after_a_silence_has_not_stood_through_it() -> None:
     queue = CoDelLimiter()
-    stand(queue, 0, 1.9, 3.0, target_s=2.0)
+    stand(queue, 0, 1, 0.5)
+    stand(queue, 30, 30 + BURST_S, 0.5)
     assert queue.limit_s == inf
-    queue.sample(2.0, 3.0, 2.0, 20.0)
-    assert queue.limit_s == 20.0 * STEP
+
+
+def test_a_burst_is_at_least_as_long_as_a_target() -> None:
+    queue = CoDelLimiter()
+    stand(queue, 0, 4.9, 6.0, target_s=5.0)
+    assert queue.limit_s == inf
+    queue.sample(5.0, 6.0, 5.0, 20.0)
+    assert queue.limit_s == 20.0 * STEP, "one window"
+
+
+def test_a_target_beyond_the_slack_is_no_limit() -> None:
+    queue = CoDelLimiter()
+    stand(queue, 0, 10, 2.0, target_s=1.0)
+    assert queue.limit_s == inf
 
 
 def test_a_day_of_silence_is_counted_without_overflow() -> None:
@@ -89,10 +163,29 @@ def test_a_day_of_silence_is_counted_without_overflow() -> None:
     assert repr(queue) == "<CoDelLimiter limit inf s>"
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 5 * WINDOW_S), st.floats(0, 10), st.floats(0.01, 3), st.floats(0, 10)), max_size=80)
+Samples = list[tuple[float, float, float, float]]
+SAMPLES = st.lists(
+    st.tuples(st.floats(0, 5 * WINDOW_S), st.floats(0, 10), st.floats(0.01, 3), st.floats(0, 10)), max_size=80
 )
-def test_whatever_stands_the_limit_is_at_least_the_least_target(samples: list[tuple[float, ...]]) -> None:
+
+
+@given(SAMPLES)
+def test_no_limit_is_set_unless_the_backlog_was_above_the_target_for_a_burst(samples: Samples) -> None:
+    queue, now, calm_at = CoDelLimiter(), 0.0, 0.0
+    for pause_s, backlog_s, target_s, slack_s in samples:
+        now += pause_s
+        was_free = queue.limit_s == inf
+        queue.sample(now, backlog_s, target_s, slack_s)
+        if was_free and queue.limit_s < inf:
+            assert now - calm_at >= BURST_S, "it stood for a burst"
+            assert backlog_s > target_s
+            assert target_s <= queue.limit_s < slack_s
+        if backlog_s <= target_s or not was_free:
+            calm_at = now  # a limit that was just lifted begins anew, too
+
+
+@given(SAMPLES)
+def test_whatever_stands_the_limit_is_at_least_the_least_target(samples: Samples) -> None:
     queue, now = CoDelLimiter(), 0.0
     for pause_s, backlog_s, target_s, slack_s in samples:
         now += pause_s
