@@ -67,7 +67,8 @@ class Service:
         if hot is not None:
             exchange.route = exchange.path
         if exchange.in_trace or self.tracer is not None:
-            exchange.trace = start_trace(self.tracer, exchange.headers, exchange.method, exchange.began_at)
+            headers = exchange.headers if exchange.in_trace else ()
+            exchange.trace = start_trace(self.tracer, headers, exchange.method, exchange.began_at)
         self.drain.inflight += 1
         try:
             await self._answer(exchange, hot)
@@ -113,8 +114,8 @@ class Service:
         status = 499 if exchange.gone and exchange.log.get("outcome") == Outcome.CLIENT_GONE else exchange.status
         fields = exchange.log
         if exchange.trace is not None:
-            attributes = {"id": exchange.id, **fields}
-            end_of_request(exchange.trace, exchange.method, exchange.scheme, route, status, now, attributes)
+            exchange.trace.attributes["weir.id"] = exchange.id
+            end_of_request(exchange.trace, exchange.method, exchange.scheme, route, status, now, fields)
             fields["trace_id"] = exchange.trace.trace_id
         key, id = (exchange.method, route, status), exchange.id.encode("ascii")
         took_ms = (now - exchange.began_at) * 1000

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -41,6 +42,7 @@ MAX_STATE_BYTES = 512
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]*)?")
 _STATE = re.compile(rb"[\x20-\x7e\t]{1,%d}" % MAX_STATE_BYTES)
 FAILURES = {outcome.value for outcome in Outcome if outcome.ending is Ending.FAILED} - {Outcome.CLIENT_GONE.value}
+NUMBERS = (bool, int, float)
 CLIENT_LEFT = 499  # logged, and never sent
 
 
@@ -66,8 +68,22 @@ def read(headers: Sequence[tuple[bytes, bytes]]) -> TraceContext | None:
     return TraceContext(trace_id, span_id, int(found[4], 16) & SAMPLED, state if _STATE.fullmatch(state) else b"")
 
 
-class Span(msgspec.Struct):
-    """One step. Times are the loop's, in seconds; `error` is empty for success."""
+class CommonAttributes:
+    """Attributes that many spans have in common, in one object, so that they are encoded once."""
+
+    __slots__ = ("attributes", "encoded")
+
+    def __init__(self, attributes: Mapping[str, Attribute]) -> None:
+        self.attributes = attributes
+        self.encoded = b""
+        """Set by the exporter."""
+
+
+class Span(msgspec.Struct, gc=False):
+    """One step. Times are the loop's, in seconds; `error` is empty for success.
+
+    Its attributes are `attributes` and those of `common`; none is in both.
+    """
 
     name: str
     kind: Kind
@@ -76,7 +92,11 @@ class Span(msgspec.Struct):
     began_at: float
     ended_at: float = 0.0
     attributes: dict[str, Attribute] = {}
+    common: CommonAttributes | None = None
     error: str = ""
+
+    def all_attributes(self) -> dict[str, Attribute]:
+        return {**self.common.attributes, **self.attributes} if self.common is not None else dict(self.attributes)
 
 
 class Trace:
@@ -106,9 +126,12 @@ class Trace:
         self._sink = sink
         self._new_id = new_id
 
-    def step(self, name: str, began_at: float, ended_at: float = 0.0, kind: Kind = "internal") -> Span:
+    def step(
+        self, name: str, began_at: float, ended_at: float = 0.0, kind: Kind = "internal",
+        attributes: dict[str, Attribute] | None = None, common: CommonAttributes | None = None,
+    ) -> Span:  # fmt: skip
         """Record a step. Without an end it ends with the request."""
-        span = Span(name, kind, self._new_id(), self.span_id, began_at, ended_at, {})
+        span = Span(name, kind, self._new_id(), self.span_id, began_at, ended_at, attributes or {}, common)
         self.spans.append(span)
         return span
 
@@ -118,17 +141,18 @@ class Trace:
         line = f"00-{self.trace_id}-{parent_id}-{self.flags:02x}".encode("ascii")
         return ((b"traceparent", line), (b"tracestate", self.state)) if self.state else ((b"traceparent", line),)
 
-    def end(self, name: str, kind: Kind, ended_at: float, attributes: dict[str, Attribute], error: str = "") -> None:
+    def end(
+        self, name: str, kind: Kind, ended_at: float, attributes: dict[str, Attribute], error: str = "",
+        common: CommonAttributes | None = None,
+    ) -> None:  # fmt: skip
         """End the request: pass its own span and its steps to the exporter. A second call does nothing."""
         sink, self._sink = self._sink, None
         if sink is None:
             return
-        own = Span(name, kind, self.span_id, self.parent_id, self._began_at, ended_at, attributes, error)
+        own = Span(name, kind, self.span_id, self.parent_id, self._began_at, ended_at, attributes, common, error)
         for span in self.spans:
             span.ended_at = span.ended_at or ended_at
-        sink.take(
-            FinishedTrace(self.trace_id, self.flags, self.state, self._began_at, self._began_ns, (own, *self.spans))
-        )
+        sink.take(FinishedTrace(self.trace_id, self.state, self._began_at, self._began_ns, (own, *self.spans)))
 
     def __repr__(self) -> str:
         return f"<Trace {self.trace_id}, {len(self.spans)} steps, {'recording' if self.recording else 'passed on'}>"
@@ -138,14 +162,10 @@ class FinishedTrace(NamedTuple):
     """A request's spans, its own first. `at` (loop time, seconds) and `unix_ns` are the same moment."""
 
     trace_id: str
-    flags: int
     state: bytes
     at: float
     unix_ns: int
     spans: tuple[Span, ...]
-
-    def unix(self, at: float) -> int:
-        return self.unix_ns + round((at - self.at) * 1e9)
 
 
 class TraceExporter(Protocol):
@@ -174,7 +194,7 @@ class Tracer:
 
     def begin(self, context: TraceContext | None, at: float) -> Trace:
         """A request's place in its caller's trace, or in a new one. `at` is loop time in seconds."""
-        trace_id = self._new_id(128) if context is None else context.trace_id
+        trace_id = "%032x" % (self._random.getrandbits(128) or 1) if context is None else context.trace_id
         parent_id, state = ("", b"") if context is None else (context.span_id, context.state)
         if self._sampled(context, trace_id):
             new_id = self._new_id
@@ -186,8 +206,8 @@ class Tracer:
             return bool(context.flags)
         return int(trace_id[16:], 16) < self._below
 
-    def _new_id(self, bits: int = 64) -> str:
-        return f"{self._random.getrandbits(bits) or 1:0{bits // 4}x}"
+    def _new_id(self) -> str:
+        return "%016x" % (self._random.getrandbits(64) or 1)
 
 
 def start_trace(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], method: str, at: float) -> Trace | None:
@@ -204,18 +224,25 @@ def end_of_request(
     """End a service's own span. HTTP attributes have OpenTelemetry's names, log fields are `weir.*`."""
     if not trace.recording:
         return
-    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": scheme, **trace.attributes}
+    attributes = trace.attributes
+    for name, value in fields.items():
+        if value is not None:
+            attributes[f"weir.{name}"] = value if isinstance(value, NUMBERS) else str(value)
+    outcome = str(fields.get("outcome", ""))
+    failed = status >= 500 or outcome in FAILURES
+    name = method if route == "other" else f"{method} {route}"
+    error = (outcome or str(status)) if failed else ""
+    trace.end(name, "server", ended_at, attributes, error, _answered(method, scheme, route, status))
+
+
+@lru_cache(maxsize=256)
+def _answered(method: str, scheme: str, route: str, status: int) -> CommonAttributes:
+    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": scheme}
     if route != "other":
         attributes["http.route"] = route
     if status not in (0, CLIENT_LEFT):
         attributes["http.response.status_code"] = status
-    for name, value in fields.items():
-        if value is not None:
-            attributes[f"weir.{name}"] = value if isinstance(value, bool | int | float) else str(value)
-    outcome = str(fields.get("outcome", ""))
-    failed = status >= 500 or outcome in FAILURES
-    name = method if route == "other" else f"{method} {route}"
-    trace.end(name, "server", ended_at, attributes, (outcome or str(status)) if failed else "")
+    return CommonAttributes(attributes)
 
 
 def installed() -> bool:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,14 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not install
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SentSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from pydantic import ValidationError
 
 from services.runtime import settings as settings_module
 from services.runtime.exposition import Registry, page_of
 from services.runtime.log import Log
-from services.runtime.otel import BATCH_REQUESTS, QUEUE_REQUESTS, Exporting, over_http
+from services.runtime.otel import BATCH_REQUESTS, QUEUE_REQUESTS, SCHEMA_URL, Exporting, OverHttp, Sender, over_http
 from services.runtime.settings import ServiceSettings
 from services.runtime.tracing import Trace, TraceContext, Tracer
 
@@ -60,50 +58,88 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
+class Received(Sender):
+    """A collector that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+        self.closed = False
+
+    def send(self, message: bytes) -> bool:
+        self.requests.append(ExportTraceServiceRequest.FromString(message))
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def spans(self) -> list[SentSpan]:
+        """All spans of the only resource and scope of each request."""
+        found: list[SentSpan] = []
+        for request in self.requests:
+            (of_resource,) = request.resource_spans
+            (of_scope,) = of_resource.scope_spans
+            assert of_scope.scope.name == "weir"
+            assert of_scope.schema_url == of_resource.schema_url == SCHEMA_URL
+            found += of_scope.spans
+        return found
+
+
 def test_what_was_told_is_what_is_exported() -> None:
-    kept = InMemorySpanExporter()
+    kept = Received()
     sink = Exporting(kept, {"service.name": "weir-test"})
     trace = traced(sink)
     sink.close(WITHIN_S)
-    own, queue = kept.get_finished_spans()
-    assert own.context is not None
-    assert own.parent is not None
-    assert queue.parent is not None
-    assert (own.name, own.kind, own.status.status_code) == ("POST /x", SpanKind.SERVER, StatusCode.ERROR)
-    assert (f"{own.context.trace_id:032x}", f"{own.parent.span_id:016x}") == (GIVEN.trace_id, GIVEN.span_id)
-    assert (own.parent.is_remote, queue.parent.is_remote) == (True, False)
-    assert (f"{own.context.span_id:016x}", queue.parent.span_id) == (trace.span_id, own.context.span_id)
-    assert own.context.trace_state.to_header() == "vendor=1"
-    assert dict(queue.attributes or {}) == {"weir.level": 2}
-    assert own.end_time is not None
-    assert own.start_time is not None
-    assert own.end_time - own.start_time == 1_000_000_000
-    assert own.resource.attributes["service.name"] == "weir-test"
+    own, queue = kept.spans()
+    assert (own.name, own.kind) == ("POST /x", SentSpan.SPAN_KIND_SERVER)
+    assert (own.status.code, own.status.message) == (Status.STATUS_CODE_ERROR, "late")
+    assert queue.HasField("status")
+    assert queue.status.code == Status.STATUS_CODE_UNSET
+    assert (own.trace_id.hex(), own.parent_span_id.hex()) == (GIVEN.trace_id, GIVEN.span_id)
+    assert (own.flags, queue.flags) == (0x300, 0x100), "the parent of the first is remote"
+    assert (own.span_id.hex(), queue.parent_span_id) == (trace.span_id, own.span_id)
+    assert own.trace_state == queue.trace_state == "vendor=1"
+    assert {pair.key: pair.value.int_value for pair in queue.attributes} == {"weir.level": 2}
+    assert own.end_time_unix_nano - own.start_time_unix_nano == 1_000_000_000
+    (request,) = kept.requests
+    (named,) = request.resource_spans[0].resource.attributes
+    assert (named.key, named.value.string_value) == ("service.name", "weir-test")
     assert sink.counts == {"exported": 2, "dropped": 0, "failed": 0}
+    assert kept.closed
 
 
 def test_a_request_that_came_without_a_trace_is_a_root() -> None:
-    kept = InMemorySpanExporter()
+    kept = Received()
     sink = Exporting(kept, {})
     traced(sink, None)
     sink.close(WITHIN_S)
-    assert kept.get_finished_spans()[0].parent is None
+    own = kept.spans()[0]
+    assert own.parent_span_id == b""
+    assert own.flags == 0x100
 
 
-class Stuck(SpanExporter):
+def test_a_state_that_the_standard_does_not_allow_is_left_out() -> None:
+    kept = Received()
+    sink = Exporting(kept, {})
+    traced(sink, GIVEN._replace(state=b"vendor=1,NOT ALLOWED"))
+    sink.close(WITHIN_S)
+    assert [span.trace_state for span in kept.spans()] == [""] * 2
+
+
+class Stuck(Sender):
     """One whose collector says nothing until it is let go."""
 
     def __init__(self) -> None:
         self.reached, self.release = threading.Event(), threading.Event()
         self.batches: list[int] = []
 
-    def export(self, spans: Any) -> SpanExportResult:
-        self.batches.append(len(spans))
+    def send(self, message: bytes) -> bool:
+        (of_resource,) = ExportTraceServiceRequest.FromString(message).resource_spans
+        self.batches.append(len(of_resource.scope_spans[0].spans))
         self.reached.set()
         self.release.wait(WITHIN_S)
-        return SpanExportResult.SUCCESS
+        return True
 
-    def shutdown(self) -> None:
+    def close(self) -> None:
         self.release.set()
 
 
@@ -136,11 +172,11 @@ def test_who_leaves_waits_for_no_collector_longer_than_it_was_told_to() -> None:
     assert sink.counts["dropped"] >= 2
 
 
-class Broken(SpanExporter):
-    def export(self, spans: Any) -> SpanExportResult:
+class Broken(Sender):
+    def send(self, message: bytes) -> bool:
         raise ValueError("a fault of the exporter's")
 
-    def shutdown(self) -> None:
+    def close(self) -> None:
         pass
 
 
@@ -206,7 +242,8 @@ def test_a_collector_gets_what_the_protocol_says() -> None:
             registry=Registry(),
             log=lines.log,
         )
-        assert isinstance(sink._exporter, OTLPSpanExporter)
+        assert isinstance(sink._sender, OverHttp)
+        assert isinstance(sink._sender.exporter, OTLPSpanExporter)
         traced(sink)
         sink.close(WITHIN_S)
     ((path, headers, request),) = receiver.requests

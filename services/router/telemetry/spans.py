@@ -7,6 +7,7 @@ does, so that sums count them once. Prompts, passages and answers are never attr
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from services.core.outcome import Outcome
@@ -14,7 +15,7 @@ from services.router.parsing.parsed import Format
 from services.router.rag.retrieval import Found
 from services.router.request import InferenceRequest
 from services.runtime.errors import Refused
-from services.runtime.tracing import FAILURES, Attribute, Headers, Span, Trace
+from services.runtime.tracing import FAILURES, Attribute, CommonAttributes, Headers, Span, Trace
 
 OPERATIONS = {Format.CHAT: "chat", Format.COMPLETIONS: "text_completion", Format.ASK: "chat"}
 PROVIDERS = {"openai": "openai"}  # the provider name of a kind of worker; others are "weir"
@@ -24,15 +25,15 @@ def admission(trace: Trace, request: InferenceRequest, refusal: Refused | None, 
     if not trace.recording:
         return
     decision = ("degrade" if request.level else "admit") if refusal is None else str(refusal.outcome)
-    span = trace.step("admission", request.arrived_at, now)
-    span.attributes = {
-        "weir.decision": decision, "weir.level": request.level,
+    attributes: dict[str, Attribute] = {
         "weir.predicted_wait_ms": round(request.predicted_wait_s * 1000, 3),
         "weir.prompt_tokens_estimated": request.prompt_tokens + request.context_tokens,
         "weir.granted_tokens": request.granted_tokens,
     }  # fmt: skip
     if refusal is not None and refusal.details.reason is not None:
-        span.attributes["weir.reason"] = refusal.details.reason
+        attributes["weir.reason"] = refusal.details.reason
+    common = _decided(decision, request.level)
+    trace.step("admission", request.arrived_at, now, attributes=attributes, common=common)
 
 
 def calling(trace: Trace | None, name: str, now: float) -> tuple[Headers, Span | None]:
@@ -52,28 +53,51 @@ def found(span: Span, passages: Found, now: float) -> None:
 
 def attempt(request: InferenceRequest, now: float) -> Headers:
     """Begin the span of an attempt; returns its headers."""
-    operation = OPERATIONS[request.parsed.format]
+    parsed, worker = request.parsed, request.worker
+    operation = OPERATIONS[parsed.format]
     headers, span = calling(request.trace, f"{operation} {request.model}", now)
-    worker = request.worker
     if span is None or worker is None:
         return headers
-    address = urlsplit(worker.spec.url)
-    attributes: dict[str, Attribute | None] = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": PROVIDERS.get(worker.spec.kind, "weir"),
-        "gen_ai.request.model": request.model,
+    spec = worker.spec
+    span.common = _called(operation, spec.kind, request.model, spec.url, worker.name)
+    attributes = span.attributes
+    attributes |= {
         "gen_ai.request.max_tokens": request.answer_tokens,
-        "gen_ai.request.temperature": request.parsed.temperature,
-        "gen_ai.request.top_p": request.parsed.top_p,
-        "gen_ai.request.seed": request.parsed.seed,
-        "server.address": address.hostname,
-        "server.port": address.port,
-        "weir.worker": worker.name,
         "weir.attempt": request.attempts,
         "weir.remaining_ms": round((request.work_until - now) * 1000, 3),
     }
-    span.attributes = {name: value for name, value in attributes.items() if value is not None}
+    if parsed.temperature is not None:
+        attributes["gen_ai.request.temperature"] = parsed.temperature
+    if parsed.top_p is not None:
+        attributes["gen_ai.request.top_p"] = parsed.top_p
+    if parsed.seed is not None:
+        attributes["gen_ai.request.seed"] = parsed.seed
     return headers
+
+
+@lru_cache(maxsize=256)
+def _called(operation: str, kind: str, model: str, url: str, worker: str) -> CommonAttributes:
+    """What all attempts at a worker share."""
+    address = urlsplit(url)
+    attributes: dict[str, Attribute | None] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": PROVIDERS.get(kind, "weir"),
+        "gen_ai.request.model": model,
+        "server.address": address.hostname,
+        "server.port": address.port,
+        "weir.worker": worker,
+    }
+    return CommonAttributes({name: value for name, value in attributes.items() if value is not None})
+
+
+@lru_cache(maxsize=64)
+def _decided(decision: str, level: int) -> CommonAttributes:
+    return CommonAttributes({"weir.decision": decision, "weir.level": level})
+
+
+@lru_cache(maxsize=64)
+def _queued(class_name: str, ready_at_once: bool) -> CommonAttributes:
+    return CommonAttributes({"weir.class": class_name, "weir.ready_at_once": ready_at_once})
 
 
 def failed(trace: Trace, why: str, now: float) -> None:
@@ -88,18 +112,19 @@ def settled(trace: Trace, request: InferenceRequest, outcome: Outcome, now: floa
     """Write the remaining spans when the request has ended."""
     if not trace.recording:
         return
-    trace.attributes["weir.deadline_ms"] = round(request.deadline_ms, 3)
+    own = trace.attributes
+    own["weir.deadline_ms"] = round(request.deadline_ms, 3)
     if not request.admitted:
         return
-    trace.attributes |= {"weir.level": request.level, "gen_ai.request.model": request.model}
+    own["weir.level"], own["gen_ai.request.model"] = request.level, request.model
     if cuts := request.cuts:
-        trace.attributes["weir.degraded"] = ",".join(cuts)
-    queue = trace.step("queue", request.queued_at, request.started_at or now)
-    queue.attributes = {"weir.class": request.flow.node.name, "weir.ready_at_once": not request.ready_at}
+        own["weir.degraded"] = ",".join(cuts)
+    common = _queued(request.flow.node.name, not request.ready_at)
+    queue = trace.step("queue", request.queued_at, request.started_at or now, common=common)
     if not request.started_at and outcome is not Outcome.CLIENT_GONE:
         queue.error = str(outcome)
     if first_at := request.first_output_at:
-        trace.step("stream", first_at, now).attributes = {"weir.pieces": request.pieces}
+        trace.step("stream", first_at, now, attributes={"weir.pieces": request.pieces})
     span = _under_way(trace)
     if span is not None:
         _ended(span, request, outcome, now)
@@ -111,13 +136,15 @@ def _ended(span: Span, request: InferenceRequest, outcome: Outcome, now: float) 
         span.error = span.attributes["error.type"] = str(outcome)
     end = request.end
     if end is not None:
-        span.attributes |= {
-            "gen_ai.response.finish_reasons": (end.finish_reason,),
-            "gen_ai.usage.input_tokens": end.prompt_tokens,
-            "gen_ai.usage.output_tokens": end.completion_tokens,
-        }
+        attributes = span.attributes
+        attributes["gen_ai.response.finish_reasons"] = (end.finish_reason,)
+        attributes["gen_ai.usage.input_tokens"] = end.prompt_tokens
+        attributes["gen_ai.usage.output_tokens"] = end.completion_tokens
 
 
 def _under_way(trace: Trace) -> Span | None:
     """The newest call that has not ended."""
-    return next((span for span in reversed(trace.spans) if span.kind == "client" and not span.ended_at), None)
+    for span in reversed(trace.spans):
+        if span.kind == "client" and not span.ended_at:
+            return span
+    return None

@@ -133,5 +133,5 @@ def test_a_collector_that_is_gone_costs_no_request_and_no_exit(stand: Stand) -> 
         until(lambda: router.metrics("weir_trace_spans_total", "result").get("failed", 0) > 0, "an export has failed")
         router.terminate()
         assert router.exit_code() == 0
-    told = [record["event"] for record in router.records() if "traces" in record["event"]]
+    told = [record["event"] for record in router.records() if "trace export" in record["event"]]
     assert told == ["trace export failed"]
