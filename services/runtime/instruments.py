@@ -209,4 +209,7 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    """As Go writes it: an exponent from SHORT on, where Python writes it later."""
+    if value < SHORT:
+        return repr(float(value))
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]  # upstream

@@ -18,6 +18,7 @@ RENAMED: Mapping[str, str] = {
     "weir_retrieval_coalesced_total": "weir_retrieval_joined_total",
 }
 """The new name of each to its old name, as the text format writes them: a counter with `_total`."""
+_BEGINNINGS = {f"# HELP {new} ": (new, old) for new, old in RENAMED.items()}
 
 
 def old_names(text: Sequence[str]) -> str:
@@ -27,10 +28,11 @@ def old_names(text: Sequence[str]) -> str:
     large family are not searched: the page of a thousand tenants has 30 MB, and a scrape runs on the event loop.
     """
     added: list[str] = []
-    for new, old in RENAMED.items():
-        if (start := text[0].find(f"# HELP {new} ")) < 0:
+    first = text[0]
+    for beginning, (new, old) in _BEGINNINGS.items():
+        if beginning not in first:
             continue
-        whole = "".join(text)
+        start, whole = first.find(beginning), "".join(text)
         end = whole.find("\n# HELP ", start) + 1 or len(whole)
         samples = whole[start:end].splitlines(keepends=True)[1:]
         added.append(f"# HELP {old} Deprecated, removed in the next release: the new name is {new}.\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client import disable_created_metrics as _disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -17,9 +17,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from services.runtime.api import describe, new_api
-from services.runtime.asgi import AsgiApp
+from services.runtime.asgi import EXCHANGE, AsgiApp
 from services.runtime.exposition import Registry, page_of
-from services.runtime.http import App
+from services.runtime.http import App, Exchange
 from services.runtime.log import Log
 
 SECONDS_BUCKETS = (
@@ -53,8 +53,11 @@ class TasksCollector(Collector):
 def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:
     """Add GET and HEAD /metrics. Back-pressure limits a scraper that does not read to two pages."""
 
-    async def metrics() -> Response:
-        return Response(page_of(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        await asyncio.sleep(0)  # other requests come first, and a scraper that has broken off is noticed
+        exchange: Exchange = request.scope[EXCHANGE]
+        page = b"" if exchange.gone else page_of(registry)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     description = describe("The service's metrics, in Prometheus' text format.", refusals=())
     api.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], **description)

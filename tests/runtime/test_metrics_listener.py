@@ -61,6 +61,25 @@ def test_a_scraper_that_does_not_read_has_one_page_made_for_it_however_often_it_
     assert written.count(b"# HELP weir_asked") == (pages if reads else 0)
 
 
+@pytest.mark.parametrize("turns", [0, 1])
+def test_for_a_scraper_that_has_broken_off_no_page_is_made(turns: int) -> None:
+    async def main() -> int:
+        registry = Registry()
+        asked = Asked(registry)
+        app = metrics_app(registry, Log("test", stream=io.BytesIO()))
+        connection = Connection(Shared(app, GuardLimits(), idle_timeout_s=60.0))
+        connection.connection_made(Tape())
+        connection.data_received(ASK)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        connection.connection_lost(ConnectionResetError())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return asked.times
+
+    assert run(main()) == 0
+
+
 @pytest.mark.parametrize(
     ("request_line", "status", "shown"),
     [(b"GET /metrics", b"200", True), (b"HEAD /metrics", b"200", False), (b"GET /", b"404", False)],
