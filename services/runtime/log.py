@@ -72,42 +72,43 @@ class Log:
 
     def write(self, level: str, event: str, fields: dict[str, object], prefix: bytes = b"") -> None:
         """Write one line; the methods above are its short forms. `prefix`: encoded fields to put before the others."""
-        if LEVELS[level] < self._threshold:
-            return
-        if len(self._pending) >= MAX_PENDING_LINES:
-            self.dropped_lines += 1
-            return
         try:
-            self._put(self._line(level, event, fields, prefix))
+            middle = self._middles.get((level, event))
+            if middle is None:
+                middle = self._middle(level, event)
+            if not middle:
+                return  # below the threshold
+            if len(self._pending) >= MAX_PENDING_LINES:
+                self.dropped_lines += 1
+                return
+            now = self._clock()
+            second = int(now)
+            if second != self._second:
+                self._new_second(second)
+            time = self._second_text + MILLISECONDS[int((now - second) * 1000)]
+            if prefix:
+                middle += b"," + prefix
+            rest = b"," + self._encode(fields)[1:] if fields else b"}"  # encoded together
+            self._put(b'{"time":"%b%b%b' % (time, middle, rest))
         except (TypeError, ValueError, UnicodeEncodeError):
             self.dropped_lines += 1
         if level != "INFO":
             self._wake.set()  # the process may be about to end
 
-    def _line(self, level: str, event: str, fields: dict[str, object], prefix: bytes) -> bytes:
-        """The common fields, then `fields` as they were encoded together, without their opening brace."""
-        middle = self._middles.get((level, event)) or self._middle(level, event)
-        if prefix:
-            middle = b"%b,%b" % (middle, prefix)
-        if not fields:
-            return b'{"time":"%b%b}' % (self._now(), middle)
-        return b'{"time":"%b%b,%b' % (self._now(), middle, self._encode(fields)[1:])
-
     def _middle(self, level: str, event: str) -> bytes:
-        """The text between time and fields, cached for up to MAX_CACHED_FIELDS events."""
-        middle = b'","level":"%b","service":%b,"event":%b' % (level.encode("ascii"), self._service, self._encode(event))
+        """The text between time and fields, cached for up to MAX_CACHED_FIELDS events. Empty below the threshold."""
+        middle = b""
+        if LEVELS[level] >= self._threshold:
+            level_text, event_text = level.encode("ascii"), self._encode(event)
+            middle = b'","level":"%b","service":%b,"event":%b' % (level_text, self._service, event_text)
         if len(self._middles) < MAX_CACHED_FIELDS:
             self._middles[level, event] = middle
         return middle
 
-    def _now(self) -> bytes:
-        """UTC to the millisecond; the text of the second is cached."""
-        now = self._clock()
-        second = int(now)
-        if second != self._second:
-            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-            self._second_text, self._second = text.encode("ascii"), second  # in this order, for other threads
-        return self._second_text + MILLISECONDS[int((now - second) * 1000)]
+    def _new_second(self, second: int) -> None:
+        """Cache the text of a second, in UTC. In this order, for other threads."""
+        self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode("ascii")
+        self._second = second
 
     def _write_out(self) -> None:
         while not self._closing:

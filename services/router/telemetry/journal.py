@@ -125,10 +125,11 @@ class Journal:
 
     def _forget(self, ended: deque[Kept]) -> None:
         """Drop the oldest record, or two while there are too many, so that no call takes long."""
-        for _ in range(min(2, len(ended) - UNWATCHED_RECORDS)):
+        gone = ended.popleft()
+        if len(ended) > UNWATCHED_RECORDS:
             gone = ended.popleft()
-            if ended is self._placed:
-                self._dropped_at = gone[1]
+        if ended is self._placed:
+            self._dropped_at = gone[1]
 
     # ---- for viewers
 

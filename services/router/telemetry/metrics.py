@@ -125,10 +125,10 @@ class RouterMetrics:
         series = self._tenants.get(tenant) or self._meet(tenant)
         if level:
             self.sums.degraded += 1
-            series.degraded.inc()
+            series.degraded.value += 1.0
         else:
             self.sums.admitted += 1
-            series.admitted.inc()
+            series.admitted.value += 1.0
 
     def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
         (self._tenants.get(tenant) or self._meet(tenant)).queue_wait.observe(waited_s)
@@ -141,7 +141,7 @@ class RouterMetrics:
         child = self._refusals.get(key)
         if child is None:
             child = self._refusals[key] = self._admission.labels(tenant, outcome)
-        child.inc()
+        child.value += 1.0
 
     def early_retry(self, tenant: str) -> None:
         """A refused request came back before its hint, and its refusal was repeated."""
@@ -151,7 +151,7 @@ class RouterMetrics:
         """A request ended. Called exactly once per request."""
         series = self._tenants.get(tenant) or self._meet(tenant)
         count, spread = series.ends.get(outcome) or self._first_end(tenant, outcome, series)
-        count.inc()
+        count.value += 1.0
         spread.observe(seconds)
         self.sums.outcomes[outcome] += 1
 
