@@ -30,7 +30,9 @@ from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.exposition import Registry, page_of
 
 MIN_SHARE = 0.95
-"""Target: share of the unobserved router's throughput."""
+"""Target: share of the unobserved router's throughput; of the unscraped router's, for ways to scrape."""
+MIN_TRACED_SHARE = 0.75
+TARGETS = {"everything": MIN_SHARE, "everything, and all traced": MIN_TRACED_SHARE}
 RATE = 200.0
 LOADS_A_MOOD = 5
 LONGER = 4
@@ -150,10 +152,9 @@ def compared(costs: Mapping[str, Costs]) -> list[Figure]:
     (first, alone), *others = costs.items()
     figures = [Figure(f"observed: {first}", alone.undisturbed, "us of CPU a request", note=_wall(alone))]
     for name, cost in others:
-        target = MIN_SHARE if name == "everything" else None
         note = f"{cost.undisturbed:.1f} us of CPU a request; {_wall(cost)}"
         share = alone.undisturbed / cost.undisturbed
-        figures.append(Figure(f"observed: {name}", share, "of the throughput", target, note=note))
+        figures.append(Figure(f"observed: {name}", share, "of the throughput", TARGETS.get(name), note=note))
     return figures
 
 
