@@ -23,8 +23,8 @@ from math import inf
 
 BURST_S = 2.25
 """How long a queue may stand: until then it may be a burst, whose clients are answered out of the queue that it leaves.
-A queue that stands for longer only makes all others wait. It is a quarter of a second more than the longest burst that is
-meant, two seconds: the first clients that return at their hints still meet the queue of a burst."""
+A queue that stands for longer only makes all others wait. The longest burst that is meant has two seconds; the first
+clients that return at their hints still meet its queue, hence a quarter of a second more."""
 WINDOW_S = 0.5
 STEP = 0.7
 

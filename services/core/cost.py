@@ -100,7 +100,10 @@ class Lengths:
     @property
     def guessed(self) -> bool:
         """Whether the expected length is a part of the limit, since there are too few samples."""
-        return self.samples < CONFIDENT_SAMPLES and self._source() is None
+        source: Lengths | None = self
+        while source is not None and source.samples < CONFIDENT_SAMPLES:
+            source = source.parent
+        return source is None
 
     def observe(self, completion_tokens: float, *, cut: bool = False) -> None:
         """Add an answer; `cut` if it would have gone on (limit, deadline, disconnect)."""
