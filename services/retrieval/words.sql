@@ -127,22 +127,27 @@ CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupda
 -- The cost is bounded: 2,000 characters, the 16 longest words, and no word that more than 100 chunks have, since it
 -- says little about each. English stop words are skipped at once. Only the index is used. gin_fuzzy_search_limit cuts
 -- its long lists, which only a key of several tenants can have. The tenant is compared outside of the LIMIT; inside, the
--- planner might use its index and read all its chunks.
+-- planner might use its index and read all its chunks. Weights are added in the order of the words, not of their keys:
+-- the last digit of a sum, which decides between equals, is the same in every database.
 CREATE OR REPLACE FUNCTION weir_search_words(query text, most bigint)
     RETURNS TABLE (doc_id text, ordinal integer, score double precision)
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 20
     SET search_path = pg_catalog, pg_temp
     SET gin_fuzzy_search_limit = 1000 SET enable_seqscan = off SET enable_bitmapscan = on SET enable_sort = on
 BEGIN ATOMIC
-    SELECT few.doc_id, few.ordinal,
-           sum(ln(1 + (corpora.chunks + 0.5::double precision - rare.chunks) / (rare.chunks + 0.5::double precision)))
+    SELECT few.doc_id, few.ordinal, sum(
+        ln(1 + (corpora.chunks + 0.5::double precision - rare.chunks) / (rare.chunks + 0.5::double precision))
+        ORDER BY asked.place)
     FROM corpora
-    JOIN word_counts AS rare ON rare.tenant = corpora.tenant AND rare.chunks <= 100
-        AND rare.key = ANY (weir_word_keys(current_setting('weir.tenant', true), ARRAY(
-            SELECT word FROM unnest(weir_words(left(query, 2000))) AS word
-            WHERE ts_lexize('pg_catalog.english_stem'::regdictionary, word) IS DISTINCT FROM '{}'
-            ORDER BY length(word) DESC, word LIMIT 16
-        ), (SELECT word_seed FROM weir_secret)))
+    CROSS JOIN unnest(weir_word_keys(current_setting('weir.tenant', true), ARRAY(
+        SELECT word FROM unnest(weir_words(left(query, 2000))) AS word
+        WHERE ts_lexize('pg_catalog.english_stem'::regdictionary, word) IS DISTINCT FROM '{}'
+        ORDER BY length(word) DESC, word LIMIT 16
+    ), (SELECT word_seed FROM weir_secret))) WITH ORDINALITY AS asked (key, place)
+    CROSS JOIN LATERAL (
+        SELECT held.chunks, asked.key FROM word_counts AS held
+        WHERE held.tenant = corpora.tenant AND held.key = asked.key AND held.chunks <= 100 LIMIT 1
+    ) AS rare
     CROSS JOIN LATERAL (
         SELECT words.tenant, words.doc_id, words.ordinal FROM words WHERE words.keys @> ARRAY[rare.key] LIMIT 101
     ) AS few

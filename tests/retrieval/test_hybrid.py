@@ -250,18 +250,21 @@ async def bounded(connection: Any, query: str) -> int:
     async with locked(connection, READER, "ada"):
         before = await counts(connection)
         await connection.fetch("SELECT FROM weir_search_words($1, 50)", query)
-        looked_up, whole_table, own_key, chunks = await counts(connection) - before
-    assert whole_table == own_key == 0
+        looked_up, whole_table, own_key, all_counted, counted, chunks = await counts(connection) - before
+    assert whole_table == own_key == all_counted == 0
+    assert counted <= MAX_WORDS
     assert looked_up <= MAX_WORDS
     assert chunks <= looked_up * MOST_CHUNKS
     return int(looked_up)
 
 
 async def counts(connection: Any) -> Any:
-    """Scans of the index of words, of their table, of its primary key; rows that were fetched from the table."""
+    """Scans of the index of words, of their table, of its primary key, of the counts and of their key; rows that were
+    fetched from the table of words.
+    """
     scans = [
         await connection.fetchval("SELECT pg_stat_get_xact_numscans($1::text::regclass)", name)
-        for name in (WORDS, "words", "words_pkey")
+        for name in (WORDS, "words", "words_pkey", "word_counts", "word_counts_pkey")
     ]
     return np.array([*scans, await connection.fetchval("SELECT pg_stat_get_xact_tuples_fetched('words'::regclass)")])
 
