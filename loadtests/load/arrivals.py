@@ -28,7 +28,7 @@ class Ask:
     stream: bool
     client_timeout_s: float = 0.0
     """This client's own; 0 uses its tenant's."""
-    hasty: bool = False
+    impatient: bool = False
     """Whether this client retries at once, whatever its tenant's usual wait."""
 
     @property
@@ -43,17 +43,17 @@ class Ask:
 
 def asks(plan: Plan) -> Iterator[Ask]:
     """Every request of the plan in order of time. Equal plans give equal requests."""
-    streams = (_with_hasty(_of(tenant, plan), tenant, plan.seed) for tenant in plan.tenants)
+    streams = (_with_impatient(_of(tenant, plan), tenant, plan.seed) for tenant in plan.tenants)
     return merge(*streams, key=lambda ask: ask.at_s)
 
 
-def _with_hasty(asked: Iterator[Ask], tenant: Tenant, seed: int) -> Iterator[Ask]:
-    """The same requests, some of them by hasty clients. Drawn apart, so that their share changes nothing else."""
-    share = tenant.retries.hasty
+def _with_impatient(asked: Iterator[Ask], tenant: Tenant, seed: int) -> Iterator[Ask]:
+    """The same requests, some of them by impatient clients. Drawn apart, so that their share changes nothing else."""
+    share = tenant.retries.impatient
     if not share:
         return asked
-    chance = random.Random(f"{seed}:{tenant.name}:hasty")
-    return (replace(ask, hasty=chance.random() < share) for ask in asked)
+    chance = random.Random(f"{seed}:{tenant.name}:impatient")
+    return (replace(ask, impatient=chance.random() < share) for ask in asked)
 
 
 def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:

@@ -195,7 +195,7 @@ class Client:
     def _arrive(self, number: int, ask: Ask) -> None:
         row = Row(number, ask.tenant.name, ask.at_s, ask.deadline_ms)
         row.stream, row.prompt_tokens, row.asked_tokens = ask.stream, ask.prompt_tokens, ask.answer_tokens
-        row.hasty = ask.hasty
+        row.impatient = ask.impatient
         self.ledger.enter(row)
         self._try(row, ask)
 
@@ -263,7 +263,7 @@ class Client:
         refused = outcome.startswith("refused:")
         return pause_s(
             ask.tenant.retries, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms,
-            chance=self._chance, hasty=ask.hasty,
+            chance=self._chance, impatient=ask.impatient,
         )  # fmt: skip
 
     def _write_down(self, row: Row, exchange: Exchange) -> None:

@@ -54,8 +54,8 @@ class Row:
         "end_s",
         "ending",
         "first_s",
-        "hasty",
         "hint_ms",
+        "impatient",
         "intended_s",
         "lag_s",
         "last_sent_s",
@@ -84,7 +84,7 @@ class Row:
         self.end_s: float | None = None
         self.lag_s = 0.0  # how long the client's event loop was blocked when it noticed the end
         self.stream = False
-        self.hasty = False
+        self.impatient = False
         self.prompt_tokens = 0
         self.asked_tokens = 0
         self.tokens = 0

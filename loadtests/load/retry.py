@@ -12,15 +12,15 @@ OBEYED_UP_TO_S = 10.0
 
 def pause_s(
     retries: Retries, tried: int, *, refused: bool, should_retry: bool, hint_ms: float | None, chance: Random,
-    hasty: bool = False,
+    impatient: bool = False,
 ) -> float | None:  # fmt: skip
     """Seconds until the next try after `tried` tries; None for no retry.
 
-    A hint is obeyed only if the refusal invites a retry. The other policies, and hasty clients, ignore the answer.
+    A hint is obeyed only if the refusal invites a retry. The other policies, and impatient clients, ignore the answer.
     """
     if tried > retries.attempts:
         return None
-    if hasty:
+    if impatient:
         return 0.0
     match retries.wait:
         case "immediate":

@@ -101,7 +101,7 @@ class Retries(Model):
     at_most_s: PositiveSeconds = 30.0
     keeps_deadline: bool = False
     """Whether a retry keeps the rest of the deadline; otherwise it has a new one."""
-    hasty: Share = 0.0
+    impatient: Share = 0.0
     """Share of the clients that retry at once, whatever `wait` says."""
     repeats: bool = False
     """Whether a retry has the same bytes and the same connection as the try before; otherwise its prompt is new. The
@@ -109,8 +109,8 @@ class Retries(Model):
 
     @model_validator(mode="after")
     def _there_are_retries(self) -> Self:
-        if (self.hasty or self.repeats) and not self.attempts:
-            raise ValueError("hasty and repeats need attempts")
+        if (self.impatient or self.repeats) and not self.attempts:
+            raise ValueError("impatient and repeats need attempts")
         return self
 
 

@@ -55,11 +55,13 @@ class Tenant:
 class Sizes:
     """Draws a request's sizes, deadline and client timeout with the plan's generator: no policy changes a draw."""
 
-    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_hasty", "_prompt")
+    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_impatient", "_prompt")
 
     def __init__(self, group: TenantGroup, chance: Random, seed: str = "") -> None:
-        """`seed`: of the draw of hasty clients, which is apart so that their share changes nothing else."""
-        self._hasty = _shares(group.retries.hasty, Random(f"{seed}/hasty")) if group.retries.hasty else None
+        """`seed`: of the draw of impatient clients, which is apart so that their share changes nothing else."""
+        self._impatient = (
+            _shares(group.retries.impatient, Random(f"{seed}/impatient")) if group.retries.impatient else None
+        )
         self._prompt = group.prompt_tokens.sampler(chance)
         self._context = group.context_tokens.sampler(chance)
         self._completion = group.completion_tokens.sampler(chance)
@@ -81,8 +83,8 @@ class Sizes:
             deadline_s,
             deadline_s if self._client_timeout is None else self._client_timeout(),
         )
-        if self._hasty is not None:
-            job.hasty = self._hasty()
+        if self._impatient is not None:
+            job.impatient = self._impatient()
         return job
 
 
@@ -93,9 +95,9 @@ def _shares(share: float, chance: Random) -> Callable[[], bool]:
 def retry_at(now: float, job: Job, hint_s: float | None, chance: Random) -> float | None:
     """When the client retries; None for no retry."""
     retries = job.asker.retries
-    if job.attempt >= retries.attempts or (retries.wait == "never" and not job.hasty):
+    if job.attempt >= retries.attempts or (retries.wait == "never" and not job.impatient):
         return None
-    at = now if job.hasty else now + _wait_s(retries, job.attempt, hint_s, chance)
+    at = now if job.impatient else now + _wait_s(retries, job.attempt, hint_s, chance)
     return None if retries.keeps_deadline and at >= min(job.deadline, job.leaves_at) else at
 
 

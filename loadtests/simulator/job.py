@@ -30,7 +30,7 @@ class Job(Request):
         "ended",
         "first_arrived_at",
         "forecast",
-        "hasty",
+        "impatient",
         "leaves_at",
         "loop",
         "natural_tokens",
@@ -63,7 +63,7 @@ class Job(Request):
     first_arrived_at: float
     forecast: Sequence[float]
     """The wait that the policy predicts, at each of its quantiles, in seconds."""
-    hasty: bool
+    impatient: bool
     """Whether its client retries at once, whatever its tenant's usual wait."""
     leaves_at: float
     """When the client gives up."""
@@ -138,7 +138,7 @@ class Job(Request):
         self.attempt = self.obeyed = 0
         self.client = -1
         self.loop = None
-        self.ended = self.obeys = self.hasty = False
+        self.ended = self.obeys = self.impatient = False
         self.state = OFFERED
 
     def wait(self) -> None:
@@ -157,6 +157,6 @@ class Job(Request):
         sizes = self.prompt_tokens, self.context_tokens, self.natural_tokens
         job = Job(number, self.asker, now, *sizes, deadline_s, client_timeout_s)
         job.account, job.loop, job.client = self.account, self.loop, self.client
-        job.question, job.first_arrived_at, job.hasty = self.question, self.first_arrived_at, self.hasty
+        job.question, job.first_arrived_at, job.impatient = self.question, self.first_arrived_at, self.impatient
         job.attempt, job.obeys, job.obeyed = self.attempt + 1, obeys, self.obeyed + obeys
         return job

@@ -208,7 +208,7 @@ class Simulation:
         if job.asker.retries.attempts:
             at = retry_at(now, job, hint_s, self._chance)
             if at is not None:
-                obeys = hint_s is not None and job.asker.retries.wait == "hint" and not job.hasty
+                obeys = hint_s is not None and job.asker.retries.wait == "hint" and not job.impatient
                 self.schedule(at, self._ask_again, (job, obeys))
                 return
         counts[why] = counts.get(why, 0) + 1

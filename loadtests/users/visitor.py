@@ -47,7 +47,7 @@ class Visitor(FastHttpUser):
         self.chance = random.Random(SEED + next(self.run_data.seeds))
         self.question = ""
         self.surface = ""
-        self.hasty = False
+        self.impatient = False
         self.tries = 0
         self.pause_s = 0.0
         super().__init__(environment)
@@ -62,12 +62,12 @@ class Visitor(FastHttpUser):
         if not self.question:
             self.question = self.run_data.question(self.chance)
             self.surface = self.chance.choices(list(self.group.surfaces), list(self.group.surfaces.values()))[0]
-            self.hasty = self.group.retries.hasty > 0 and self.chance.random() < self.group.retries.hasty
+            self.impatient = self.group.retries.impatient > 0 and self.chance.random() < self.group.retries.impatient
         self.tries += 1
         verdict, answer = self.put()
         pause = None if verdict.kind is Kind.SERVED else pause_s(
             self.group.retries, self.tries, refused=verdict.kind is Kind.REFUSED, should_retry=answer.should_retry,
-            hint_ms=answer.hint_ms, chance=self.chance, hasty=self.hasty,
+            hint_ms=answer.hint_ms, chance=self.chance, impatient=self.impatient,
         )  # fmt: skip
         if pause is None:
             self.question, self.tries = "", 0

@@ -234,10 +234,10 @@ class Judge:
                 yield f"{attempt!r} was refused as an early retry, and repeats no refusal of its connection"
                 continue
             until_s = _hint_ends_s(first)
-            least_s = attempt.sent_at + rules.HINTS_MS[0] / 1000
+            earliest_s = attempt.sent_at + rules.HINTS_MS[0] / 1000
             if attempt.sent_at >= until_s:
                 yield f"{attempt!r} came after the hint of {first!r}, and was refused as an early retry"
-            elif attempt.sent_at + (attempt.hint_ms or 0.0) / 1000 > max(until_s, least_s) + ROUNDED_S:
+            elif attempt.sent_at + (attempt.hint_ms or 0.0) / 1000 > max(until_s, earliest_s) + ROUNDED_S:
                 late_ms = 1000 * (attempt.sent_at - until_s) + (attempt.hint_ms or 0.0)
                 yield f"{attempt!r} has a hint that ends {late_ms:.0f} ms after that of {first!r}"
 
@@ -246,11 +246,11 @@ class Judge:
         facts = self._facts
         if facts.router_starts > 1:
             return
-        told = sum(attempt.early for attempt in facts.tries)
-        untold = sum(not attempt.complete for attempt in facts.tries)
-        untold += facts.governed if self._scenario.governor.router else 0
-        if not told <= facts.early_retries <= told + untold:
-            yield f"{told} were told that they came early, {untold} heard nothing, {facts.early_retries} were counted"
+        answered = sum(attempt.early for attempt in facts.tries)
+        unanswered = sum(not attempt.complete for attempt in facts.tries)
+        unanswered += facts.governed if self._scenario.governor.router else 0
+        if not answered <= facts.early_retries <= answered + unanswered:
+            yield f"{answered} were refused as early, {unanswered} got no answer, {facts.early_retries} were counted"
 
     def _the_refused_are_not_invited_together(self) -> Iterator[str]:
         """Hints reserve capacity: no second has more invited retries than can be served in two. An early retry is told

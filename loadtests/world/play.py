@@ -50,8 +50,8 @@ class Result:
     faults: int
     counts: Counter[str] = field(default_factory=Counter)
     on_time: dict[str, float] = field(default_factory=dict)
-    """Share of requests answered right, by group of tenants, and those of its hasty clients where it has some. A retry
-    counts for the original request."""
+    """Share of requests answered right, by group of tenants, and by kind of client where a group has impatient ones. A
+    retry counts for the original request."""
     cpu_s: float = 0.0
     """Processor time of the seed, if measured."""
 
@@ -125,8 +125,8 @@ class Play:
             group, ask = of.get(attempt.ask.tenant), attempt.ask
             if group is None:
                 continue
-            hasty = "hasty" if ask.manner == "naive" else "others"
-            for name in (group.name, f"{group.name}, {hasty}") if group.hasty else (group.name,):
+            impatient = "impatient" if ask.manner == "naive" else "others"
+            for name in (group.name, f"{group.name}, {impatient}") if group.impatient else (group.name,):
                 asked[name][id(ask)] = asked[name].get(id(ask), False) or verdict.is_right(attempt)
         return {name: sum(asks.values()) / len(asks) for name, asks in asked.items() if asks}
 
@@ -315,7 +315,7 @@ def _of_group(rng: Random, group: Group) -> Ask:
         kind=rng.choice(("chat", "completion")),
         stream=rng.random() < group.stream_share,
         deadline_s=group.deadline_s,
-        manner="naive" if group.hasty and rng.random() < group.hasty else group.manner,
+        manner="naive" if group.impatient and rng.random() < group.impatient else group.manner,
         leaves_after_s=group.leaves_after_s,
         repeats=group.repeats,
     )

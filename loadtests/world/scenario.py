@@ -47,8 +47,8 @@ class WorkerSpec:
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """`count` equal tenants and their clients' behaviour. `manner`: one of MANNERS. `hasty`: the share of clients that
-    are naive instead. `repeats`: whether retries have the same bytes and connection.
+    """`count` equal tenants and their clients' behaviour. `manner`: one of MANNERS. `impatient`: the share of clients
+    that are naive instead. `repeats`: whether retries have the same bytes and connection.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Group:
     stream_share: float
     manner: str
     retries: int
-    hasty: float = 0.0
+    impatient: float = 0.0
     repeats: bool = False
 
 

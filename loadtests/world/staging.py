@@ -104,7 +104,7 @@ def _group(group: TenantGroup) -> Group:
     retries = group.retries.attempts
     return Group(
         group.name, group.count, deadline_s, client_timeout_s, group.stream, manner if retries else "none", retries,
-        group.retries.hasty, group.retries.repeats,
+        group.retries.impatient, group.retries.repeats,
     )  # fmt: skip
 
 

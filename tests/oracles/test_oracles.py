@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.oracles import decisions, metricnames, views
 from tests.oracles.oracle import Oracle, difference, told
 from tests.oracles.plays import CASES, SEEDS, plays
 from tests.oracles.recording import MARK_EVERY
+from tests.oracles.steps import FILE as STEPS_FILE
 from tests.oracles.steps import ORACLE as STEPS
 from tests.oracles.steps import PYTHON, Ceiling, StepsOracle, above, total
 from tests.pythoncore import python_core
@@ -117,3 +119,9 @@ def test_an_oracle_tells_what_differs_and_what_is_missing_and_writes_both(tmp_pa
     assert oracle.write() == ["new.txt", "old.txt", "other.txt"]
     assert oracle.differences() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(made)
+
+
+def test_a_refused_early_retry_costs_least_of_all_requests() -> None:
+    pinned = json.loads(STEPS_FILE.read_text())["steps"]
+    assert min(pinned, key=pinned.__getitem__) == "early retries"
+    assert pinned["early retries"] < 0.6 * pinned["refusals"]

@@ -44,7 +44,7 @@ STORM = (*SHORT[1:], "duration_s=5", "windows=[]", "must=[]",
          "tenants.tenant.arrivals.phases=[{from_s: 1, until_s: 4, times: 5.3333}]")  # fmt: skip
 
 
-def test_hasty_clients_repeat_their_bytes_on_their_connection_and_cost_the_obedient_ones_nothing() -> None:
+def test_impatient_clients_repeat_their_bytes_on_their_connection_and_cost_the_obedient_ones_nothing() -> None:
     def obedient(name: str) -> tuple[Play, float]:
         play = Play(made_of(file(name, *STORM)))
         result = play.run()

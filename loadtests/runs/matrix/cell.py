@@ -70,7 +70,7 @@ class Row(msgspec.Struct, frozen=True):
     fairness: float | None = None
     """Jain's index of the tenants' tokens over their fair shares; None for a single tenant."""
     honest_on_time: float = 0.0
-    """Share on time of the clients that are not hasty: those that retry as their tenant usually does."""
+    """Share on time of the clients that are not impatient: those that retry as their tenant usually does."""
     tenants: list[TenantRow] = []
 
 

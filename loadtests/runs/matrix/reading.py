@@ -81,7 +81,7 @@ def row(
         mean_level=sum(each.level for each in on_time) / max(1, len(on_time)),
         own_hints=own_hints(refusals),
         fairness=fairness(rows),
-        honest_on_time=share([each for each in rows if not each.hasty], [], seconds).on_time,
+        honest_on_time=share([each for each in rows if not each.impatient], [], seconds).on_time,
         tenants=[_tenant(tenant.name, rows, seconds) for tenant in run.plan.tenants],
     )
 

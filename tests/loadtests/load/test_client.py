@@ -331,12 +331,12 @@ def test_a_retry_takes_its_own_connection_although_another_was_used_later() -> N
     steadily(main())
 
 
-def test_hasty_clients_come_back_at_once_and_the_others_when_they_were_told() -> None:
-    made = plan(200, retries=Retries(attempts=1, wait="hint", hasty=0.3), deadline_ms=20_000)
+def test_impatient_clients_come_back_at_once_and_the_others_when_they_were_told() -> None:
+    made = plan(200, retries=Retries(attempts=1, wait="hint", impatient=0.3), deadline_ms=20_000)
     ledger, _ = steadily(run(made, refuse))
-    hasty = [row for row in ledger.rows if row.hasty]
-    assert 40 < len(hasty) < 80
-    waited = {row.hasty: row.tried_s - row.intended_s >= 0.06 for row in ledger.rows}
+    impatient = [row for row in ledger.rows if row.impatient]
+    assert 40 < len(impatient) < 80
+    waited = {row.impatient: row.tried_s - row.intended_s >= 0.06 for row in ledger.rows}
     assert waited == {True: False, False: True}
 
 

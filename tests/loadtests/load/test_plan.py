@@ -150,12 +150,12 @@ def test_the_same_plan_gives_the_same_requests_and_another_seed_others() -> None
     assert first != list(asks(parse(raw(seed=2))))
 
 
-def test_the_share_of_hasty_clients_changes_no_arrival() -> None:
+def test_the_share_of_impatient_clients_changes_no_arrival() -> None:
     sizes = {"per_s": 50, "answer_tokens": {"kind": "uniform", "low": 1, "high": 99}}
     usual = parse(tenant(**sizes, retries={"attempts": 1, "wait": "hint"}))
-    found = list(asks(parse(tenant(**sizes, retries={"attempts": 1, "wait": "hint", "hasty": 0.4}))))
+    found = list(asks(parse(tenant(**sizes, retries={"attempts": 1, "wait": "hint", "impatient": 0.4}))))
     assert [(ask.at_s, ask.answer_tokens) for ask in found] == [(ask.at_s, ask.answer_tokens) for ask in asks(usual)]
-    assert sum(ask.hasty for ask in found) / len(found) == pytest.approx(0.4, abs=0.1)
+    assert sum(ask.impatient for ask in found) / len(found) == pytest.approx(0.4, abs=0.1)
 
 
 def test_all_tenants_requests_come_merged_in_time() -> None:

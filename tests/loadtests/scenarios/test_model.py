@@ -78,8 +78,8 @@ def test_all_faults_of_a_file_are_told_at_once_with_their_places() -> None:
         ({"seed": 0.5}, "seed:"),
         ({"bogus": 1}, "bogus: Extra inputs are not permitted"),
         ({"duration_s": float("inf")}, "duration_s:"),
-        ({"tenants": [GOOD["tenants"][0] | {"retries": {"hasty": 0.3}}]}, "hasty and repeats need attempts"),
-        ({"tenants": [GOOD["tenants"][0] | {"retries": {"repeats": True}}]}, "hasty and repeats need attempts"),
+        ({"tenants": [GOOD["tenants"][0] | {"retries": {"impatient": 0.3}}]}, "impatient and repeats need attempts"),
+        ({"tenants": [GOOD["tenants"][0] | {"retries": {"repeats": True}}]}, "impatient and repeats need attempts"),
     ],
 )
 def test_parts_that_contradict_each_other_are_faults(changes: dict[str, Any], says: str) -> None:

@@ -130,22 +130,22 @@ def test_who_never_retries_does_not_whatever_it_is_told() -> None:
     assert simulation.plan.accounts["t0"].ledger().rejected == {"yield": 1}
 
 
-def test_a_hasty_client_comes_back_at_once_whatever_it_is_told() -> None:
+def test_a_impatient_client_comes_back_at_once_whatever_it_is_told() -> None:
     for wait in ("hint", "never"):
-        world = scenario({"retries": {"attempts": 2, "wait": wait, "hasty": 1.0}}, worker=ONE)
+        world = scenario({"retries": {"attempts": 2, "wait": wait, "impatient": 1.0}}, worker=ONE)
         made = Plan(world, {"t0": 5.0}, seed=1)
-        assert all(job.hasty for job in made.until(2.0))
+        assert all(job.impatient for job in made.until(2.0))
         job = Plan(world, {"t0": 5.0}, seed=1).until(2.0)[0]
         assert retry_at(7.0, job, 2.0, Random(1)) == 7.0
-        assert job.again(9, 7.0, keeps_deadline=False, obeys=False).hasty
+        assert job.again(9, 7.0, keeps_deadline=False, obeys=False).impatient
 
 
-def test_the_share_of_hasty_clients_changes_no_arrival_in_the_simulator() -> None:
-    def arrivals(hasty: float) -> list[tuple[float, int, bool]]:
-        retries = {"attempts": 2, "wait": "hint", "hasty": hasty}
+def test_the_share_of_impatient_clients_changes_no_arrival_in_the_simulator() -> None:
+    def arrivals(impatient: float) -> list[tuple[float, int, bool]]:
+        retries = {"attempts": 2, "wait": "hint", "impatient": impatient}
         size = {"kind": "uniform", "low": 1, "high": 99}
         jobs = Plan(scenario({"retries": retries, "prompt_tokens": size}), {"t0": 50.0}, seed=3).until(10.0)
-        return [(job.arrived_at, job.prompt_tokens, job.hasty) for job in jobs]
+        return [(job.arrived_at, job.prompt_tokens, job.impatient) for job in jobs]
 
     none, some = arrivals(0.0), arrivals(0.3)
     assert [each[:2] for each in none] == [each[:2] for each in some]

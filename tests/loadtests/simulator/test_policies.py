@@ -266,6 +266,30 @@ def test_weir_without_a_mechanism_loses_what_that_mechanism_is_for(monkeypatch: 
     assert (on_time["none_of_them"], wasted["none_of_them"] > 0.95) == (0.0, True)
 
 
+def test_a_burst_of_two_seconds_uses_the_whole_slack_and_a_longer_overload_does_not() -> None:
+    """Ten times the capacity: 2 s and 0.72 s of queue are answered, with 16 slots less one queue of before."""
+
+    def on_time(from_s: float, until_s: float, burst_s: float) -> tuple[float, list[float]]:
+        """Answers of the arrivals between two seconds, over the capacity, and their latencies."""
+        phases = f"tenants.tenant.arrivals.phases=[{{from_s: 5, until_s: {5 + burst_s}, times: 13.3333}}]"
+        raw = changed(load_raw(find("short_burst")), Changes(sets=(phases, "windows=[]", "must=[]")))
+        file = parse(raw)
+        latencies_s: list[float] = []
+
+        def ended(now: float, job: Job, outcome: str) -> None:
+            if from_s <= job.arrived_at < until_s and outcome == Outcome.SERVED:
+                latencies_s.append(now - job.arrived_at)
+
+        report = engine.run(file, file.policies[0], ended=ended)
+        return len(latencies_s) / (until_s - from_s) / report.capacity.requests_per_s, sorted(latencies_s)
+
+    share, _ = on_time(5.0, 7.0, 2.0)
+    assert share > 1.28
+    share, latencies_s = on_time(8.0, 11.0, 6.0)
+    assert share > 0.97
+    assert latencies_s[int(0.95 * len(latencies_s))] < 0.4
+
+
 @pytest.mark.parametrize("policies", ["no-queue", 7, ["no-admission"]])
 def test_a_policy_of_weir_that_is_none_is_named(policies: object) -> None:
     with pytest.raises(LabError, match="is no policy"):
