@@ -95,8 +95,13 @@ class Exporting(Collector):
         if len(self._queue) >= QUEUE_REQUESTS or self._closing:
             self.counts["dropped"] += len(finished.spans)
             return
-        state = _state(finished.state) if finished.state else ""
-        self._queue.append((len(finished.spans), self._encoder.spans(finished, state)))
+        try:
+            state = _state(finished.state) if finished.state else ""
+            encoded = self._encoder.spans(finished, state)
+        except Exception:  # any fault of the encoder costs these spans only, not the request that they are of
+            self.counts["failed"] += len(finished.spans)
+            return
+        self._queue.append((len(finished.spans), encoded))
         if len(self._queue) == BATCH_REQUESTS:
             self._wake.set()
 

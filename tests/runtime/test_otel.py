@@ -187,6 +187,17 @@ def test_a_fault_of_the_exporter_costs_the_spans_and_nothing_else() -> None:
     assert sink.counts == {"exported": 0, "dropped": 0, "failed": 2}
 
 
+def test_a_trace_that_cannot_be_encoded_costs_its_spans_and_nothing_else() -> None:
+    kept = Received()
+    sink = Exporting(kept, {})
+    trace = Tracer(sink).begin(GIVEN, 1.0)
+    trace.end("POST /x", "server", 2.0, {"weir.odd": ["no", "attribute"]})  # type: ignore[dict-item]  # on purpose
+    traced(sink)
+    sink.close(WITHIN_S)
+    assert sink.counts == {"exported": 2, "dropped": 0, "failed": 1}
+    assert len(kept.spans()) == 2
+
+
 # A collector over HTTP
 
 
