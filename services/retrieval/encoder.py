@@ -12,11 +12,12 @@ uses standard operators only; onnxruntime fuses them, and packs the matrices for
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
@@ -45,6 +46,7 @@ class Encoder:
 
     def __init__(self, tensors: Mapping[str, Floats], shape: Shape, *, threads: int) -> None:
         """Raises KeyError with the name of a missing tensor."""
+        onnxruntime = _quiet_runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -61,6 +63,14 @@ class Encoder:
         pool = _POOLS[self._pooling](owner, np.asarray(lengths))
         unit: Floats = self._session.run(None, {"embedded": embedded, "mask": mask, "pool": pool})[0]
         return unit
+
+
+def _quiet_runtime() -> Any:
+    """The package onnxruntime. It reports its use to its makers unless this is set before it is loaded."""
+    os.putenv("ORT_DISABLE_TELEMETRY", "1")
+    onnxruntime: Any = import_module("onnxruntime")
+    onnxruntime.set_default_logger_severity(LOG_ERRORS)
+    return onnxruntime
 
 
 def _means(owner: Indices, lengths: Indices) -> Floats:
