@@ -66,7 +66,7 @@ pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again
 # ---- verify
 
 # The gate: logic, in memory and on a virtual clock. Two processes, each of which takes from the other what is left over.
-test test-real oracles: export WEIR_CORE ?= python
+test test-real oracles: export WEIR_CODE ?= python
 test: $(VENV)/.dev ## the gate, in minutes: logic, in memory and on a virtual clock: make test ARGS="-k fairness -x"
 	@exec $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/real $(ARGS)
 

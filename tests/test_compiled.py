@@ -20,7 +20,7 @@ def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compiled, "FOLDER", folder / "compiled")
     monkeypatch.setattr(compiled, "STAMP", folder / "compiled" / "made-from")
     monkeypatch.setattr(compiled, "_load_library", lambda: None)
-    monkeypatch.delenv("WEIR_CORE", raising=False)
+    monkeypatch.delenv("WEIR_CODE", raising=False)
     return folder
 
 
@@ -46,7 +46,7 @@ def test_modules_compiled_from_other_sources_are_not_used_and_a_warning_says_so(
 
 def test_the_sources_can_be_chosen_in_any_case(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamp(compiled.digest())
-    monkeypatch.setenv("WEIR_CORE", "python")
+    monkeypatch.setenv("WEIR_CODE", "python")
     assert compiled.core_path([str(core)]) == [str(core)]
 
 
@@ -56,12 +56,12 @@ def test_where_compiled_modules_are_demanded_their_lack_is_an_error(
 ) -> None:
     if digest:
         stamp(digest)
-    monkeypatch.setenv("WEIR_CORE", "compiled")
+    monkeypatch.setenv("WEIR_CODE", "compiled")
     with pytest.raises(ImportError, match="run `weir compile`"):
         compiled.core_path([str(core)])
 
 
 def test_an_unknown_choice_is_an_error_that_names_the_others(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEIR_CORE", "fast")
-    with pytest.raises(ImportError, match="WEIR_CORE=fast: expected one of auto, python, compiled"):
+    monkeypatch.setenv("WEIR_CODE", "fast")
+    with pytest.raises(ImportError, match="WEIR_CODE=fast: expected one of auto, python, compiled"):
         compiled.core_path([str(core)])

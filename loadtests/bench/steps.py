@@ -36,7 +36,7 @@ def measure(say: Say) -> Result:
 def steps(kind: str, silenced: tuple[str, ...] = ()) -> dict[str, float]:
     """Steps a request by file, counted in a separate process, because silencing cannot be undone."""
     arguments = ["-m", "loadtests.bench.counted", kind, *filter(None, [",".join(silenced)])]
-    sources = {**os.environ, "WEIR_CORE": "python"}
+    sources = {**os.environ, "WEIR_CODE": "python"}
     done = subprocess.run(
         [sys.executable, *arguments], check=True, stdout=subprocess.PIPE, timeout=WITHIN_S, env=sources
     )

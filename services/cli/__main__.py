@@ -65,11 +65,11 @@ def doctor() -> None:
 
 
 @app.command(name="compile")
-def compile_the_core() -> None:
-    """Compile the scheduler (extra `fast`, and a C compiler)."""
-    from services.cli.compile import compile_core
+def compile_modules() -> None:
+    """Compile the hot path of a request (extra `fast`, and a C compiler)."""
+    from services.cli.compile import compile_hot_path
 
-    _console().print(f"Compiled into {compile_core()}", highlight=False)
+    _console().print(f"Compiled into {compile_hot_path()}", highlight=False)
 
 
 @app.command()

@@ -1,12 +1,13 @@
-"""`weir compile`: the core's modules as machine code, by mypyc, beside their sources.
+"""`weir compile`: the modules of the hot path as machine code, by mypyc, below `services/native`.
 
-mypyc takes a class with `slots=True` only as an ordinary Python class, whose methods are compiled. So each one is
-marked in the copy that is compiled; the sources need neither mypyc nor its marks. `services.compiled` chooses at
-import.
+mypyc compiles copies of the sources, changed in a few places where it knows less than Python does (`CHANGES`); the
+sources need neither mypyc nor its marks. All modules are one group, so that they call each other directly.
+`services.compiled` says which modules these are, and chooses at import.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,60 +15,82 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from services import compiled
 from services.cli.errors import LabError
-from services.compiled import CORE, FOLDER, GROUP, STAMP, digest, sources
+from services.compiled import FOLDER, SERVICES, STAMP, made_from, module_name, sources
 
 SETUP = """\
 from mypyc.build import mypycify
 from setuptools import setup
 
-setup(name="weir-core", packages=[], ext_modules=mypycify({files!r}, separate=[({files!r}, {group!r})], opt_level="3"))
+modules = mypycify({files!r}, group_name="weir", multi_file=True, opt_level="{level}")
+setup(name="weir", packages=[], ext_modules=modules)
 """
-MARK = "@mypyc_attr(native_class=False)\n"
-AFTER = "from __future__ import annotations\n"
-IMPORTS = f"{AFTER}\nfrom typing import Any\n\nfrom services.compiled import mypyc_attr\n"
-UNKNOWN_YET = ("    flow: Flow = field(", "    flow: Any = field(")
-"""An ordinary class evaluates its annotations at import, when the module of `Flow` is still to come."""
+OPTIMIZED = "2"
+SLOTS = re.compile(r"^@dataclass\((?P<before>.*?)(?:, )?slots=True(?:, )?(?P<after>.*?)\)$", re.MULTILINE)
+"""mypyc knows no slots of dataclasses. Its own classes have fixed places for their attributes in any case."""
+FUTURE = "from __future__ import annotations\n"
+CHANGES = (
+    # The simulator's requests extend the class in Python.
+    ("core/request.py", "@dataclass(eq=False)\nclass Request:",
+     "@mypyc_attr(allow_interpreted_subclasses=True)\n@dataclass(eq=False)\nclass Request:"),
+    ("core/request.py", "if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    from mypy_extensions import mypyc_attr\n"),
+    ("core/request.py", "import TYPE_CHECKING\n", "import TYPE_CHECKING, Any\n"),
+    # An attribute has the same type in a class and its base.
+    ("core/request.py", "    id: str | int\n", "    id: Any\n"),
+    ("router/request.py", "    id: str\n", "    id: Any\n"),
+    ("router/request.py", FUTURE, f"{FUTURE}\nfrom typing import Any\n"),
+    # A class asks for the types of its attributes when it is made: that of a flow is made later.
+    ("core/request.py", "    flow: Flow = field(", "    flow: Any = field("),
+)  # fmt: skip
+"""File, text and replacement. Each text has to be there, once."""
 
 
-def compile_core() -> Path:
+def compile_hot_path() -> Path:
     """Compile, and return the folder. Raises LabError without mypyc or a C compiler, or if either fails."""
     if find_spec("mypyc") is None:
         raise LabError("mypyc is not installed: run `make fast`, or install the extra `fast`")
-    made_from = digest()
+    files = sources()
+    stamp = made_from(files)
     with tempfile.TemporaryDirectory(prefix="weir-compile-") as name:
         folder = Path(name)
-        files = [_marked(source, folder) for source in sources()]
-        for package in ("services", "services/core"):
-            (folder / package / "__init__.py").touch()
-        shutil.copy(Path(compiled.__file__), folder / "services")  # the marks come from it
-        (folder / "setup.py").write_text(SETUP.format(files=files, group=GROUP), encoding="utf-8")
-        command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "made", "--parallel", "2"]
+        shutil.copytree(SERVICES, folder / "services", ignore=shutil.ignore_patterns("__pycache__", FOLDER.name))
+        for source in files:
+            relative = source.relative_to(SERVICES).as_posix()
+            copy = folder / "services" / relative
+            copy.write_text(changed(relative, copy.read_text(encoding="utf-8")), encoding="utf-8")
+        names = [str(Path("services") / source.relative_to(SERVICES)) for source in files]
+        (folder / "setup.py").write_text(SETUP.format(files=names, level=OPTIMIZED), encoding="utf-8")
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "made"]
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if ran.returncode:
             last = "\n".join((ran.stdout + ran.stderr).splitlines()[-20:])
-            raise LabError(f"the core was not compiled:\n{last}")
+            raise LabError(f"nothing was compiled:\n{last}")
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir()
-        for made in (folder / "made").rglob("*.so"):
-            shutil.move(made, FOLDER / made.name)
-    STAMP.write_text(made_from + "\n", encoding="ascii")
+        _keep(folder / "made", [module_name(source) for source in files])
+    STAMP.write_text(stamp, encoding="utf-8")
     return FOLDER
 
 
-def _marked(source: Path, folder: Path) -> str:
-    """Copy a module with mypyc's marks; returns the copy's path within the folder."""
-    text = source.read_text(encoding="utf-8")
-    marked = "".join(MARK + line if _is_ordinary(line) else line for line in text.splitlines(keepends=True))
-    if marked != text:
-        marked = marked.replace(AFTER, IMPORTS, 1).replace(*UNKNOWN_YET)
-    copy = folder / "services" / source.relative_to(CORE.parent)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(marked, encoding="utf-8")
-    return str(copy.relative_to(folder))
+def changed(path: str, text: str) -> str:
+    """The text of the source at this path below `services`, as mypyc takes it."""
+    text = SLOTS.sub(_without_slots, text)
+    for file, old, new in CHANGES:
+        if file == path:
+            assert text.count(old) == 1, f"services/{path} has changed: {old!r} is not there once"
+            text = text.replace(old, new)
+    return text
 
 
-def _is_ordinary(line: str) -> bool:
-    """Whether this line begins a class that mypyc takes only as an ordinary Python class."""
-    return line.startswith("@dataclass(") and "slots=True" in line
+def _without_slots(found: re.Match[str]) -> str:
+    rest = ", ".join(each for each in (found["before"], found["after"]) if each)
+    return f"@dataclass({rest})" if rest else "@dataclass"
+
+
+def _keep(made: Path, names: list[str]) -> None:
+    """Move what was made into the folder, each module under its whole name."""
+    for name in names:
+        (file,) = made.joinpath(*name.split(".")).parent.glob(f"{name.rpartition('.')[2]}.*.so")
+        shutil.move(file, FOLDER / f"{name}{''.join(file.suffixes)}")
+    for library in made.glob("*.so"):
+        shutil.move(library, FOLDER / library.name)

@@ -4,7 +4,3 @@ Nothing here reads a clock, sleeps, logs, awaits or draws a random number. Time 
 monotonic). A method returns what the async caller must wake, close or reject. So tests prove every bound in virtual
 time, and the simulator runs these same classes. See docs/architecture/mechanisms/README.md.
 """
-
-from services.compiled import core_path
-
-__path__ = core_path(__path__)

@@ -160,7 +160,7 @@ class Estimator:
 
     def begin_prefill(self, request: Request, tokens: int) -> None:
         """Record that the request's prompt is unread at a worker, behind all that is unread now."""
-        request.read_tokens, request.read_before_tokens = tokens, self.unread_tokens
+        request.read_tokens, request.read_before_tokens = tokens, float(self.unread_tokens)
         self.unread_tokens += tokens
 
     def end_prefill(self, request: Request) -> None:

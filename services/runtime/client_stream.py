@@ -11,8 +11,9 @@ from services.runtime.http import become_task
 from services.runtime.shared import Shared
 
 
-class ClientStream(asyncio.Protocol):
-    """Writes to one client; the base of `Connection`, which reads from it.
+class ClientStream:
+    """Writes to one client; the base of `Connection`, which reads from it. No subclass of `asyncio.Protocol`: mypyc
+    compiles it only as a class of its own.
 
     The stall timer runs while the client reads more slowly than answers are written, and from the moment on which the
     connection is to close: `transport.close()` waits for the client to read what was written, possibly for ever.

@@ -79,7 +79,7 @@ class Connection(ClientStream):
 
     # The connection itself
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
         shared = self._shared

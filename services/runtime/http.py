@@ -7,7 +7,6 @@ with validation. `guard` makes an `Exchange` when a head is complete, `connectio
 from __future__ import annotations
 
 import asyncio
-import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol
 
@@ -263,10 +262,16 @@ HeadCheck = Callable[[Exchange, int], WeirError | None]
 """(exchange, upper bound of the body in bytes) -> a refusal or None, before the body is read. It must not wait."""
 
 
-@types.coroutine
-def become_task() -> Generator[None, None, None]:
+class _NextStep:
+    """Yields once. Not `types.coroutine`, which mypyc does not know."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def become_task() -> Awaitable[None]:
     """Continue in a task: needed before anything that waits, has a timeout or may be cancelled."""
-    yield
+    return _NextStep()
 
 
 class App(Protocol):

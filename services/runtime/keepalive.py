@@ -12,8 +12,10 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
+from typing import cast
 from urllib.parse import urlsplit
 
 from services.runtime.framing import block
@@ -190,15 +192,14 @@ class Pool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(loop, self), self.host, self.port, ssl=self._tls
-                )
+                made = cast(Callable[[], asyncio.Protocol], partial(UpstreamConnection, loop, self))
+                _, connection = await loop.create_connection(made, self.host, self.port, ssl=self._tls)
         except TimeoutError:
             raise UpstreamError(f"no connection to {self.url} in {self._connect_timeout_s:g} s", sent=False) from None
         except OSError as error:
             why = f"no connection to {self.url}: {error.strerror or error}"
             raise NoDescriptors(why) if _is_local(error) else UpstreamError(why, sent=False) from None
-        return connection
+        return cast(UpstreamConnection, connection)
 
     def _reusable(self) -> UpstreamConnection | None:
         """The connection used last; None if it has been idle for too long, as all others have then."""

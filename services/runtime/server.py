@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -36,8 +36,8 @@ class Config(uvicorn.Config):
         self.load()
 
 
-def connection_of(config: Config, **_: Any) -> Connection:
-    return Connection(config.shared)
+def connection_of(config: Config, **_: Any) -> asyncio.Protocol:
+    return cast(asyncio.Protocol, Connection(config.shared))
 
 
 class Server(uvicorn.Server):

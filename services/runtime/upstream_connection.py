@@ -29,8 +29,11 @@ class ClosedBeforeReply(ConnectionLost):
     """The connection was closed before a byte of the answer: a reused one had reached the server's idle timeout."""
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """A connection of a `Pool`. httptools calls the `on_*` methods."""
+class UpstreamConnection:
+    """A connection of a `Pool`. httptools calls the `on_*` methods.
+
+    Like `ClientStream` no subclass of `asyncio.Protocol`.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pool: Pool) -> None:
         self.loop = loop
@@ -83,6 +86,12 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             if self.head_bytes > MAX_HEAD_BYTES and not self.complete:
                 self.fail(AnswerTooLarge(f"{MAX_HEAD_BYTES} bytes of the answer without a byte of its body"))
+
+    def pause_writing(self) -> None:
+        """A request is written in one piece and bounded, so nothing waits for the server to read it."""
+
+    def resume_writing(self) -> None:
+        """As `pause_writing`."""
 
     def eof_received(self) -> None:
         self.keep_alive = False

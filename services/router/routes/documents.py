@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from services.contracts.documents import PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
 from services.router.rag.prompt import BYTES_PER_TOKEN
 from services.router.request import InferenceRequest
+from services.router.serving.forwarding import forwarding
 from services.router.serving.pipeline import Pipeline
 from services.router.serving.timing import headers
 from services.runtime.api import add_native, describe
@@ -44,7 +45,7 @@ async def _pass_on(pipeline: Pipeline, exchange: Exchange, request: InferenceReq
     if exchange.method == "PUT":
         decode(exchange.body, PutDocument)  # a malformed body costs neither rate nor a call
         tokens = float(len(exchange.body) // BYTES_PER_TOKEN)
-    async with pipeline.forwarding(exchange, request, "documents", tokens) as trace:
+    async with forwarding(pipeline, exchange, request, "documents", tokens) as trace:
         tenant = request.account
         assert tenant is not None, "the request was identified"
         status, body = await pipeline.retrieval.documents(

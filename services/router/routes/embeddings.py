@@ -17,6 +17,7 @@ from services.contracts.openai import EmbeddingsRequest
 from services.contracts.search import EmbedReply
 from services.router.rag.prompt import estimate_tokens
 from services.router.request import InferenceRequest
+from services.router.serving.forwarding import forwarding
 from services.router.serving.pipeline import Pipeline
 from services.router.serving.timing import headers
 from services.runtime.errors import BadInput, NoSuchModel
@@ -32,7 +33,7 @@ async def _embed(pipeline: Pipeline, exchange: Exchange, request: InferenceReque
     asked = decode(exchange.body, EmbeddingsRequest)
     texts = [asked.input] if isinstance(asked.input, str) else list(asked.input)
     tokens = float(sum(map(estimate_tokens, texts)))
-    async with pipeline.forwarding(exchange, request, "embed", tokens) as trace:
+    async with forwarding(pipeline, exchange, request, "embed", tokens) as trace:
         reply = await pipeline.retrieval.embed(texts, trace)
         if asked.model not in (None, reply.model):
             raise NoSuchModel(asked.model or "")

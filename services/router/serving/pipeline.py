@@ -11,8 +11,7 @@ has been parsed and counted, and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,7 +42,6 @@ from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
 from services.runtime.http import Exchange, become_task
-from services.runtime.tracing import Headers
 from services.runtime.upstream import UpstreamError, readable
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
@@ -247,29 +245,6 @@ class Pipeline:
                     reason="rate", scope="tenant", retry_hint_ms=hint_ms,
                 )  # fmt: skip
         return None
-
-    @asynccontextmanager
-    async def forwarding(
-        self, exchange: Exchange, request: InferenceRequest, span: str, tokens: float
-    ) -> AsyncIterator[Headers]:
-        """Context of a request that another service answers, without a slot. Yields the trace headers.
-
-        Identifies the request and takes `tokens` from its tenant's rate, given back if that service refuses. Raises
-        WeirError as `introduce`, Refused by the rate, TimeoutError at the deadline or after HTTP_TIMEOUT_S.
-        """
-        self.introduce(exchange, request, None)
-        stop_when_gone(exchange)
-        refusal = self.reserve(exchange.read_at, request, tokens)
-        if refusal is not None:
-            raise refusal
-        async with asyncio.timeout_at(min(request.deadline, request.arrived_at + self.settings.http_timeout_s)):
-            headers, _ = spans.calling(request.trace, span, asyncio.get_running_loop().time())
-            try:
-                yield headers
-            except Refused:
-                if (rate := _known(request).rate) is not None:
-                    rate.give_back(exchange.read_at, tokens)
-                raise
 
     # ---- service
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no 
 
 def ran(*arguments: str, folder: Path, core: str) -> str:
     """What a Python says in this folder; an error of it fails the test with its words."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "WEIR_CORE": core}
+    environment = {**os.environ, "PYTHONPATH": str(folder), "WEIR_CODE": core}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
