@@ -49,6 +49,7 @@ class Scheduler:
 
     __slots__ = (
         "_admission",
+        "_deepest",
         "_degradation",
         "_learns_from",
         "_random",
@@ -74,6 +75,7 @@ class Scheduler:
         """What is queued over all tenants and pools, and its bounds."""
         self.pools: dict[str, PoolStats] = {}
         self.second_finishes = 0
+        self._deepest = len(settings.ladder) - 1 if settings.degrade else 0
         self._sizes = LadderSizes(settings.ladder)
         self._degradation = Degradation(len(settings.ladder))
         self._random = random
@@ -179,31 +181,31 @@ class Scheduler:
         pool_stats.pool.release_idle(now)
         if not settings.clamp:
             request.may_clamp = False
-        if request.max_level:
-            request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
+        if request.max_level > self._deepest:
+            request.max_level = self._deepest
         admission = self._admission
         check = AdmissionCheck(now, request, settings, self._sizes, admission, pool_stats, flow)
         check.plan(0)
         if level := admission.start_level(check):
             check.plan(level)
         why = check.refusal()
-        if why is None:
-            check.admit()
-            if fits is not None and self._start_at_once(now, check, fits):
-                return Admitted(check.level, check.prediction.wait_s)
-            limit = self.drr.enqueue(now, request, flow)
-            if limit is None:
-                return Admitted(check.level, check.prediction.wait_s)
+        if why is not None:
+            return check.refuse(*why, self._random)
+        check.charge()
+        limit = self.drr.limit(flow.tenant, request)
+        if limit is not None:
             outcome = Outcome.TENANT_QUEUE_FULL if limit.of_tenant else Outcome.YIELD
             return check.refuse(outcome, limit.value, self._random, never=self.drr.never_fits(request))
-        return check.refuse(*why, self._random)
+        check.admit()
+        if fits is None or not self._start_at_once(now, check, fits):
+            check.expire()
+            self.drr.insert(now, request, flow)
+        return Admitted(check.level, check.prediction.wait_s)
 
     def _start_at_once(self, now: float, check: AdmissionCheck, fits: Callable[[Request], bool]) -> bool:
-        """Start it without queueing it, as `next` would. If False, it is to be queued and `next` to be called: only
-        `expires_for` may be set, as `next` sets it.
-        """
+        """Start it without queueing it, as `next` would. If False, it is to be queued and `next` to be called."""
         request, flow, pool_stats = check.request, check.flow, check.pool_stats
-        if pool_stats.pool.requests or not request.ready or not fits(request) or self.drr.limit(flow.tenant, request):
+        if pool_stats.pool.requests or not request.ready or not fits(request):
             return False
         lengths, estimator = flow.stats.lengths, pool_stats.estimator
         granted = self._admission.grant(

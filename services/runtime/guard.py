@@ -250,9 +250,8 @@ class Inbound:
             return  # a trailer
         name = name.lower()
         self._headers.append((name, value))
-        check = _CHECKS.get(name)
-        if check is not None:
-            check(self, value)
+        if name in _CHECKS:
+            _CHECKS[name](self, value)
 
     def on_headers_complete(self) -> None:
         headers, parser = self._headers, self._parser

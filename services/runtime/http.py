@@ -150,9 +150,10 @@ class Exchange:
     ) -> None:
         """Send the whole answer without waiting for a slow reader: for small answers."""
         length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
-        self._begin(status, content_type, length, headers)
-        self._send(b"" if self.method == "HEAD" or not length else body)
-        self._end()
+        head = self._begin(status, content_type, length, headers)
+        if not self.gone:
+            self._wire.send(head if self.method == "HEAD" or not length else head + body)
+            self._end()
 
     async def reply(
         self,
@@ -183,7 +184,7 @@ class Exchange:
     async def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Start an answer of unknown length; `write` and `end` follow. The head is sent with the first piece."""
         self._chunked = self.may_chunk
-        self._begin(status, content_type, CHUNKED if self._chunked else b"", headers)
+        self._head = self._begin(status, content_type, CHUNKED if self._chunked else b"", headers)
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of a streamed answer, after a client that reads slowly has caught up."""
@@ -220,13 +221,13 @@ class Exchange:
 
     # Output
 
-    def _begin(self, status: int, content_type: bytes, framing: bytes, headers: Headers) -> None:
-        """Make the head. It is sent together with the first piece of the body."""
+    def _begin(self, status: int, content_type: bytes, framing: bytes, headers: Headers) -> bytes:
+        """Make the head, to be sent together with the first piece of the body. Empty for a client that is gone."""
         if self.started:
             if self.gone:
-                return
+                return b""
             raise RuntimeError("an answer was started twice")
-        self._head = b"%b%b%b%b%b%b%b%b\r\n" % (
+        head = b"%b%b%b%b%b%b%b%b\r\n" % (
             STATUS_LINES[status],
             self._wire.date_line,
             content_type_line(content_type),
@@ -238,6 +239,7 @@ class Exchange:
         )
         self.started = True
         self.status = status
+        return head
 
     def _send(self, data: bytes) -> None:
         if self._head:

@@ -17,8 +17,8 @@ from services.core.policies import Policies
 from services.core.request import Request, Stage
 from tests.core.house import ROOMY, House, settings
 
-QUEUE_ONLY = {"_expiries"}
-"""The expiries: a request that was never queued is not in it."""
+QUEUE_ONLY = {"_expiries", "expires_at"}
+"""The expiries: a request that was never queued has none."""
 TENANTS = ("light", "usual", "heavy")
 
 
