@@ -277,10 +277,11 @@ class AdmissionCheck:
 
         `never`: a retry of the same request cannot help.
         """
-        self.request.level = self.level  # the level that was tried last
-        rate = self.pool_stats.estimator.rate or 0.0
-        wait_s = self.prediction.wait_s + (self.prefill_backlog_s if self.congested else 0.0)
-        own = outcome is not Outcome.NO_CAPACITY and self.pool_stats.pool.discipline.has_own_queue(self.flow)
+        request, pool_stats, congested = self.request, self.pool_stats, self.congested
+        request.level = self.level  # the level that was tried last
+        pool, rate = pool_stats.pool, pool_stats.estimator.rate or 0.0
+        wait_s = self.prediction.wait_s + self.prefill_backlog_s if congested else self.prediction.wait_s
+        own = outcome is not Outcome.NO_CAPACITY and pool.discipline.has_own_queue(self.flow)
         scope = "tenant" if own else "platform"
         if never:
             return Rejection(outcome, reason, scope, wait_s, None)
@@ -290,10 +291,10 @@ class AdmissionCheck:
         if own:
             hint_s = reservations.hint(now, self.flow.work, work, rate * self.share, random)
         else:
-            before = self.pool_stats.pool.work
-            if self.congested:
-                before += self.pool_stats.estimator.unread_tokens * self.settings.weights.prompt
-            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, own=reservations)
+            before = pool.work
+            if congested:
+                before += pool_stats.estimator.unread_tokens * self.settings.weights.prompt
+            hint_s = pool_stats.reservations.hint(now, before, work, rate, random, own=reservations)
         if reason == "no_slot":  # queued work does not include the running requests
             hint_s = min(LATEST_S, max(hint_s, wait_s * (1.0 + JITTER * random())))
         return Rejection(outcome, reason, scope, wait_s, hint_s)

@@ -291,8 +291,8 @@ class Drr:
         tenant = request.flow.tenant
         tenant.running -= 1
         assert tenant.running >= 0, f"{request!r} ended, and was not counted as running: {tenant!r}"
-        if not tenant.configured:
-            self._note_idle(now, tenant)
+        if not (tenant.configured or tenant.running or tenant.usage.requests):
+            self._idle[tenant] = now
 
     def serve_by(self, now: float, discipline: type[DrrDiscipline] | type[FifoDiscipline]) -> None:
         """Set the discipline of every pool, for queued requests too."""

@@ -384,8 +384,11 @@ class Ring(Generic[M]):
     def _keep(self, member: M, deficit: float) -> None:
         """Set what a member keeps while it is out: at most one quantum, and capped debt plus all that is in flight."""
         quantum = self.quantum * member.weight
+        if deficit >= 0.0:
+            member.deficit = deficit if deficit < quantum else quantum
+            return
         lowest = -self.debt_quanta * quantum - max(0.0, member.unsettled)
-        member.deficit = lowest if deficit < lowest else min(deficit, quantum)
+        member.deficit = lowest if deficit < lowest else deficit
 
     def __repr__(self) -> str:
         turns = f"{len(self._new)} new, {len(self._now)} now, {len(self._next)} next, {len(self._later)} later"

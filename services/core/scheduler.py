@@ -331,7 +331,7 @@ class Scheduler:
         estimator.begin_prefill(request, prompt if self.settings.unread_prompts_delay else 0)
         rate = estimator.rate
         if rate:
-            backlog_s = flow.work / (pool_stats.pool.share(flow) * rate)
+            backlog_s = flow.work / (pool_stats.pool.share(flow) * rate) if flow.requests else 0.0
             target_s = tenant_stats.service_s * max(1.0, 4.0 / (estimator.slots or 1))
             slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s, request.max_level)
@@ -356,27 +356,27 @@ class Scheduler:
             if self.settings.strict:
                 raise RuntimeError(f"{request!r} was finished, and does not run")
             return
-        pool_stats = self.pools[request.pool]
+        pool_stats, settings = self.pools[request.pool], self.settings
         estimator, tenant_stats = pool_stats.estimator, request.flow.stats
-        cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
+        cost = settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
-        estimator.end_prefill(request)
+        if request.read_tokens:
+            estimator.end_prefill(request)
         estimator.learn(now, request, cost)
         tenant_stats.got.add(now, cost)
-        self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
+        self.drr.settle(now, request, cost if settings.true_up else request.charge_tokens)
         if completion_tokens > 1 and request.first_token_at:
             estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)
-        served = outcome is Outcome.SERVED
-        if served:
+        if outcome is Outcome.SERVED:
+            costs = pool_stats.costs
             tenant_stats.served(max(0.0, now - request.slot_at))
-            pool_stats.costs.add(cost)
+            costs.add(cost)
             estimator.learn_end(now, request)
-        if served or completion_tokens:
-            tenant_stats.lengths.observe(
-                completion_tokens, cut=not served or completion_tokens >= request.granted_tokens
-            )
-        if served and self.settings.quantum_tokens is None and pool_stats.costs.count % QUANTUM_EVERY == 0:
-            pool_stats.pool.set_quantum(_rounded_up(pool_stats.costs.quantile(0.9) or FIRST_QUANTUM_TOKENS))
+            tenant_stats.lengths.observe(completion_tokens, cut=completion_tokens >= request.granted_tokens)
+            if costs.count % QUANTUM_EVERY == 0 and settings.quantum_tokens is None:
+                pool_stats.pool.set_quantum(_rounded_up(costs.quantile(0.9) or FIRST_QUANTUM_TOKENS))
+        elif completion_tokens:
+            tenant_stats.lengths.observe(completion_tokens, cut=True)
 
     # ---- learning
 

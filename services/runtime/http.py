@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Protocol
 
 from services.runtime.errors import WeirError, problem
@@ -68,11 +68,18 @@ class Exchange:
     )
 
     def __init__(
-        self, wire: Wire, method: str, path: str, headers: list[tuple[bytes, bytes]], client_id: bytes | None = None
+        self,
+        wire: Wire,
+        method: str,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        client_id: bytes | None = None,
+        query: bytes = b"",
+        in_trace: bool = False,
     ) -> None:
         self.method = method
         self.path = path
-        self.query = b""  # undecoded; parsed by `runtime.query`
+        self.query = query  # undecoded; parsed by `runtime.query`
         self.refusal: WeirError | None = None  # by a head check; sent in place of a handler's answer
         self.route = ""  # the pattern of the path, once a route is found
         self.tail = ""
@@ -80,7 +87,7 @@ class Exchange:
         self.body = b""
         self.whole = False  # the body is complete
         self.client_id = client_id
-        self.in_trace = False  # it has a `traceparent` header, valid or not
+        self.in_trace = in_trace  # it has a `traceparent` header, valid or not
         self.trace: Trace | None = None
         self.id = ""
         self.always = b""
@@ -118,6 +125,13 @@ class Exchange:
     @connection_memo.setter
     def connection_memo(self, memo: object) -> None:
         self._wire.memo = memo
+
+    @property
+    def named(self) -> Mapping[bytes, bytes]:
+        """The headers by their lower-case names; the last one where a header is repeated. Made once."""
+        if self._named is None:
+            self._named = dict(self.headers)
+        return self._named
 
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its lower-case name; the last one where it is repeated."""

@@ -83,6 +83,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             if self.head_bytes > MAX_HEAD_BYTES and not self.complete:
                 self.fail(AnswerTooLarge(f"{MAX_HEAD_BYTES} bytes of the answer without a byte of its body"))
+            self._wake()  # once, whatever the callbacks below have noted
 
     def eof_received(self) -> None:
         self.keep_alive = False
@@ -128,7 +129,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self.status >= 200:
             self.has_head = True
             self.head_bytes = 0
-            self._wake()
 
     def on_body(self, body: bytes) -> None:
         if self.lingering is not None:
@@ -140,7 +140,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self.buffered_bytes > HIGH_WATER_BYTES and not self.paused and self.transport is not None:
             self.paused = True
             self.transport.pause_reading()
-        self._wake()
 
     def on_message_complete(self) -> None:
         if self.status < 200:  # 100 Continue and 103 Early Hints precede the answer
@@ -152,8 +151,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.complete = True
         if self.lingering is not None:
             self._stop_lingering(self.lingering)
-        else:
-            self._wake()
 
     def _stop_lingering(self, timer: asyncio.TimerHandle) -> None:
         timer.cancel()

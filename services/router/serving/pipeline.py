@@ -362,8 +362,7 @@ class Pipeline:
             self.metrics.wasted(outcome, now - request.dispatched_at)
 
     def _learn(self, request: InferenceRequest, usage: ChargedTokens) -> None:
-        weights = self.dispatcher.scheduler.settings.weights
-        self.metrics.served(request.tenant, weights.cost(usage.prompt_tokens, usage.completion_tokens))
+        self.metrics.served(request.tenant, request.charge_tokens)  # as settled
         if cuts := request.cuts:
             self.metrics.degraded(cuts)
         if request.found is None:
