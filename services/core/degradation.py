@@ -53,12 +53,11 @@ class Degradation:
 
     def start_level(self, check: AdmissionCheck) -> int:
         """The level at which the request begins, as far as its tenant allows. Its price counts in its class's load."""
-        settings, tenant_stats = check.settings, check.tenant_stats
-        if not settings.degrade:
+        if not check.settings.degrade:
             return 0
-        request, now, class_stats = check.request, check.now, tenant_stats.class_stats
+        request, now, class_stats = check.request, check.now, check.tenant_stats.class_stats
         if request.max_level:
-            class_stats.offered.add_at_levels(request, tenant_stats.lengths, settings.weights)
+            class_stats.offered.add_at_levels(request, check.tenant_stats.lengths, check.settings.weights)
         else:
             class_stats.offered.add(check.cost_tokens)
         self._offers += 1
@@ -66,7 +65,7 @@ class Degradation:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
         if controller.due(now):
-            _update_controllers(now, check.pool_stats, settings.weights)
+            _update_controllers(now, check.pool_stats, check.settings.weights)
         level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
         return min(level, request.max_level) if level else 0
 

@@ -149,7 +149,7 @@ class Ring(Generic[M]):
 
     def credit(self, now: float, member: M) -> float:
         """The deficit of a member that is out, if it would be served at once in an empty ring; else 0."""
-        deficit = self.deficit_at(now, member)
+        deficit = self._deficit_out(now, member)
         return deficit if deficit > DUST * self.quantum * member.weight else 0.0
 
     def serve_at_once(self, now: float, member: M, credit: float, cost: float) -> None:
@@ -168,7 +168,7 @@ class Ring(Generic[M]):
         """
         self._served -= refund
         if member.position is OUT:
-            deficit = self.deficit_at(now, member) + refund
+            deficit = self._deficit_out(now, member) + refund
             member.unsettled -= refund + ended
             self._keep(member, deficit)
             member.since, member.left_at = self.given, now
@@ -244,10 +244,13 @@ class Ring(Generic[M]):
 
     def deficit_at(self, now: float, member: Schedulable) -> float:
         """The member's deficit now. For a member that is out: what it would return with."""
-        deficit = member.deficit + (self.given - member.since) * member.weight
         if member.position is not OUT:
-            return deficit
-        full = self.quantum * member.weight
+            return member.deficit + (self.given - member.since) * member.weight
+        return self._deficit_out(now, member)
+
+    def _deficit_out(self, now: float, member: Schedulable) -> float:
+        weight = member.weight
+        deficit, full = member.deficit + (self.given - member.since) * weight, self.quantum * weight
         short = full - deficit - member.unsettled
         if short > 0:
             left: float = 0.5 ** ((now - member.left_at) / self.debt_half_life_s)

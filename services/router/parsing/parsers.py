@@ -22,10 +22,7 @@ def chat_parser(default_max_tokens: int) -> Parser:
     def parse(body: bytes) -> ParsedRequest:
         json = loads(body)
         request = convert(json, ChatRequest)
-        messages = [
-            Message(message.role, message.content if isinstance(message.content, str) else _text(message, i))
-            for i, message in enumerate(request.messages)
-        ]
+        messages = [Message(message.role, _text(message, i)) for i, message in enumerate(request.messages)]
         return _sampled(request, json, Format.CHAT, default_max_tokens, messages=messages)
 
     return parse

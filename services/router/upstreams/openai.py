@@ -106,23 +106,23 @@ class OpenAIUpstream:
 
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     """The client's fields with the model, the granted limit and exact usage; `salted`: with the tenant's salt."""
-    parsed, answer_tokens = call.parsed, call.answer_tokens
-    if parsed.format is Format.ASK:
+    if call.parsed.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:
-        body = dict(parsed.body or {})
+        body = dict(call.parsed.body or {})
         body.pop("tenant", None)
     body["model"] = call.model
-    body.pop("max_tokens", None)  # only one of the two is sent, since some servers reject two that differ
-    longest = "max_tokens" if body.pop("max_completion_tokens", None) is None else "max_completion_tokens"
-    body[longest] = answer_tokens
-    for name in MINIMUMS if parsed.costly else ():
-        if (body.get(name) or 0) > answer_tokens:
-            body[name] = answer_tokens
+    longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
+    for name in ("max_tokens", "max_completion_tokens"):
+        body.pop(name, None)  # only one is sent, since some servers reject two that differ
+    body[longest] = call.answer_tokens
+    for name in MINIMUMS if call.parsed.costly else ():
+        if (body.get(name) or 0) > call.answer_tokens:
+            body[name] = call.answer_tokens
     if salted:
         body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))
-    body["stream"] = parsed.stream
-    if parsed.stream:
+    body["stream"] = call.parsed.stream
+    if call.parsed.stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     else:
         body.pop("stream_options", None)
