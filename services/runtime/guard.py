@@ -306,11 +306,13 @@ class Inbound:
     def on_body(self, body: bytes) -> None:
         exchange = self._arriving
         assert exchange is not None
+        size = len(body)
         if not exchange.body:
             exchange.body = body  # usually the whole body
         else:
             self._body += body
-        if len(exchange.body) + len(self._body) > self._limits.body_bytes:
+            size = len(exchange.body) + len(self._body)
+        if size > self._limits.body_bytes:
             self._fail(self._body_too_large())
 
     def on_message_complete(self) -> None:

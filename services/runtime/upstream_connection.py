@@ -41,25 +41,26 @@ class UpstreamConnection(asyncio.Protocol):
         self.busy = False
         self.lingering: asyncio.TimerHandle | None = None
         self.parked_at = 0.0
+        self.pieces: list[bytes] = []
+        self.buffered_bytes = 0
+        self.paused = False
+        self.error: UpstreamError | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._clear()
 
     def _clear(self) -> None:
+        """Forget the last answer. The rest is as it was made, or `Pool.park` has not kept the connection."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.header_bytes = 0
         self.head_bytes = 0
         self.interim = 0
         self.written = False
-        self.pieces: list[bytes] = []
-        self.buffered_bytes = 0
         self.has_head = False
         self.complete = False
         self.keep_alive = False
         self.began = False
-        self.error: UpstreamError | None = None
-        self.paused = False
         self.answering = False
-        self._waiter: asyncio.Future[None] | None = None
 
     # Transport
 

@@ -24,7 +24,7 @@ from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
 from services.router.workers.expectedends import ExpectedEnds
 from services.router.workers.line import CandidateSet
-from services.router.workers.worker import AHEAD, DOWN, MIN_WORK_TOKENS, Availability, Worker
+from services.router.workers.worker import AHEAD, DOWN, FREE, MIN_WORK_TOKENS, Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
 
 CHOICES = 8
@@ -254,6 +254,8 @@ class Fleet:
 
     def _counted(self, worker: Worker) -> None:
         """The ledger has changed, and nothing else."""
+        if worker.availability is FREE and worker.inflight < worker.slots and not worker.resting:
+            return  # the common case, without a call
         if worker.availability is not DOWN and (offers := worker.offers()) is not worker.availability:
             self._move(worker, offers)
 
