@@ -152,14 +152,20 @@ class Ring(Generic[M]):
         deficit = self._deficit_out(now, member)
         return deficit if deficit > DUST * self.quantum * member.weight else 0.0
 
-    def serve_at_once(self, now: float, member: M, credit: float, cost: float) -> None:
-        """Start a request of a member with `credit` while the ring is empty: as if it came, was served and left."""
+    def serve_at_once(self, now: float, member: M, cost: float) -> bool:
+        """Start a request of a member while the ring is empty, as if it came, was served and left. False, and no
+        change, if the member has no `credit`.
+        """
         assert not self.backlog, f"{member!r} is served at once, and {self!r} has work"
+        credit = self._deficit_out(now, member)
+        if credit <= DUST * self.quantum * member.weight:
+            return False
         member.unsettled += cost
         self._served = self._served_before = self._served + cost
         self._served_new = self._served_new_before = self._served_new + cost
         self._keep(member, credit - cost)
         member.since, member.left_at = self.given, now
+        return True
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
         """Correct a charge by `refund` (negative: it cost more), wherever the member is by now.
