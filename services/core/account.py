@@ -71,7 +71,7 @@ class QueueLimit(Enum):
     @property
     def of_tenant(self) -> bool:
         """Whether it is a bound of the tenant, not of the platform."""
-        return self in (QueueLimit.TENANT_REQUESTS, QueueLimit.TENANT_COST, QueueLimit.TENANT_BYTES)
+        return self in TENANT_LIMITS
 
 
 class QueueUsage:

@@ -93,7 +93,7 @@ class DeadlineAdmission:
     ) -> tuple[float, str]:  # fmt: skip
         """The earliest of the three."""
         latest, why = _latest_start(request, prompt_tokens, answer_tokens, lengths, estimator, settings)
-        if request.ready:
+        if request.start_by < inf and request.ready:
             limit_at = _wait_limit_at(request)
             if limit_at < latest:
                 return limit_at, "patience"

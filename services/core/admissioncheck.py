@@ -46,7 +46,7 @@ class Rejection(NamedTuple):
 
 
 class AdmissionCheck:
-    """One decision. `plan` prices the request at a level, `refusal` judges it, `admit` or `refuse` records it."""
+    """One decision. `plan` prices the request at a level, `refusal` judges it; the rest records the decision."""
 
     __slots__ = (
         "_quantile",
@@ -92,12 +92,14 @@ class AdmissionCheck:
         self.tenant_stats = flow.stats
         self.flow = flow
         pool, estimator = pool_stats.pool, pool_stats.estimator
-        self.prediction = pool.discipline.predict_wait(
+        self.prediction = prediction = pool.discipline.predict_wait(
             now, flow, request.due_at, estimator, measured_rounds=settings.measured_rounds
         )
-        self.prefill_backlog_s = estimator.prefill_backlog_s(pool.unread_tokens if self.prediction.idle else 0)
-        self.free = self.prediction.idle and self.prefill_backlog_s <= CONGESTED * (request.deadline - now)
-        self.share = pool.share(flow) if self.prediction.idle and self.prefill_backlog_s else self.prediction.share
+        self.share, idle = prediction.share, prediction.idle
+        self.prefill_backlog_s = backlog_s = estimator.prefill_backlog_s(pool.unread_tokens if idle else 0)
+        self.free = idle and backlog_s <= CONGESTED * (request.deadline - now)
+        if idle and backlog_s:
+            self.share = pool.share(flow)
         self.under_share = True
         self.level = 0
         self._quantile = 0.0  # computed on the first use, as the next one
@@ -112,22 +114,22 @@ class AdmissionCheck:
         """Set the sizes and the estimated cost at this level."""
         request, weights = self.request, self.settings.weights
         if level:
-            self.prompt_tokens = request.prompt_tokens + self.sizes.contexts(request.context_tokens)[level]
-            self.answer_tokens = self.sizes.answers(request.max_tokens)[level]
+            prompt_tokens = request.prompt_tokens + self.sizes.contexts(request.context_tokens)[level]
+            answer_tokens = self.sizes.answers(request.max_tokens)[level]
         else:
-            self.prompt_tokens = request.prompt_tokens + request.context_tokens
-            self.answer_tokens = request.max_tokens
-        self.level = level
-        mean = self.tenant_stats.lengths.expected(self.answer_tokens)
-        self.cost_tokens = self.prompt_tokens * weights.prompt + mean * weights.completion
+            prompt_tokens, answer_tokens = request.prompt_tokens + request.context_tokens, request.max_tokens
+        self.level, self.prompt_tokens, self.answer_tokens = level, prompt_tokens, answer_tokens
+        mean = self.tenant_stats.lengths.expected(answer_tokens)
+        self.cost_tokens = prompt_tokens * weights.prompt + mean * weights.completion
         self.service_s = 0.0
 
     def refusal(self) -> tuple[Outcome, str] | None:
         """The rejection, at any level from the planned one on; None if it fits, at the level planned last."""
         if not self.pool_stats.estimator.slots:
             return Outcome.NO_CAPACITY, "no_worker"
-        self.asked_per_s = self.tenant_stats.asked.add(self.now, self.cost_tokens)
-        self.all_asked_per_s = self.pool_stats.asked.add(self.now, self.cost_tokens)
+        now, cost_tokens = self.now, self.cost_tokens
+        self.asked_per_s = self.tenant_stats.asked.add(now, cost_tokens)
+        self.all_asked_per_s = self.pool_stats.asked.add(now, cost_tokens)
         return self.admission.refusal(self)
 
     def plan_next(self, missed: str) -> bool:
@@ -161,7 +163,10 @@ class AdmissionCheck:
         """Whether the client accepts the predicted wait. A free slot is no wait."""
         if self.prediction.idle:
             return True
-        accepted_s = self.request.start_by - self.now
+        start_by = self.request.start_by
+        if start_by == inf:
+            return True
+        accepted_s = start_by - self.now
         return accepted_s > 0 and self.prediction.wait_s <= accepted_s
 
     def misses(self) -> str | None:
@@ -172,17 +177,17 @@ class AdmissionCheck:
 
     def _meets_deadline(self) -> bool:
         """The deadline test. In an idle pool only what is certain counts."""
-        slack_s = self.request.deadline - self.now
+        request, settings = self.request, self.settings
+        slack_s = request.deadline - self.now
         if self.free:
             return 0 < slack_s > self._prefill_s()
-        request = self.request
-        self.service_s = request.counted_service_s = self._service_s()
+        self.service_s = request.counted_service_s = service_s = self._service_s()
         if slack_s <= 0:
             return False
-        if not self.settings.feasibility:
+        if not settings.feasibility:
             return True
         wait_s = request.counted_wait_s = self.wait_s()
-        return wait_s + self.prefill_backlog_s + self.service_s <= self.settings.safety_margin * slack_s
+        return wait_s + self.prefill_backlog_s + service_s <= settings.safety_margin * slack_s
 
     def _meets_first_token(self) -> bool:
         """The test of the first token: the wait and its prefill."""
@@ -237,20 +242,27 @@ class AdmissionCheck:
         """Whether to admit without a length estimate: rejected for its lengths in a row, nothing queued or running."""
         return self.tenant_stats.estimate_rejects >= PROBE_AFTER and not self.flow.tenant.busy
 
-    def admit(self) -> None:
-        """Record what it was admitted with. The scheduler may still reject it for a bound."""
-        request = self.request
+    def charge(self) -> None:
+        """Set what the bounds are asked with. The scheduler may still reject the request for one of them."""
+        request, tenant_stats, cost_tokens = self.request, self.tenant_stats, self.cost_tokens
         assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
         request.cold_start = self.free or self._is_probe()
-        request.length_quantile = self.quantile()
-        self.tenant_stats.estimate_rejects = 0
+        tenant_stats.estimate_rejects = 0
         request.level = self.level
-        request.charge_tokens = self.cost_tokens
-        if self.tenant_stats.lengths.guessed:
-            request.deferred_tokens = self.cost_tokens - self.prompt_tokens * self.settings.weights.prompt
+        request.charge_tokens = cost_tokens
+        if tenant_stats.lengths.guessed:
+            request.deferred_tokens = cost_tokens - self.prompt_tokens * self.settings.weights.prompt
+        _, request.predicted_wait_s, _, request.predicted_as_new = self.prediction
+
+    def admit(self) -> None:
+        """Record the rest of what it is admitted with, after `charge`."""
+        request = self.request
+        request.length_quantile = self.quantile()
         request.read_tokens = self.prompt_tokens if self.settings.unread_prompts_delay else 0
-        request.predicted_wait_s = self.prediction.wait_s
-        request.predicted_as_new = self.prediction.new
+
+    def expire(self) -> None:
+        """Set when it expires in the queue. A request that starts at once never waits there."""
+        request = self.request
         request.expires_at, request.expires_for = self.admission.expiry(
             request,
             self.prompt_tokens,
@@ -265,10 +277,11 @@ class AdmissionCheck:
 
         `never`: a retry of the same request cannot help.
         """
-        self.request.level = self.level  # the level that was tried last
-        rate = self.pool_stats.estimator.rate or 0.0
-        wait_s = self.prediction.wait_s + (self.prefill_backlog_s if self.congested else 0.0)
-        own = outcome is not Outcome.NO_CAPACITY and self.pool_stats.pool.discipline.has_own_queue(self.flow)
+        request, pool_stats, congested = self.request, self.pool_stats, self.congested
+        request.level = self.level  # the level that was tried last
+        pool, rate = pool_stats.pool, pool_stats.estimator.rate or 0.0
+        wait_s = self.prediction.wait_s + self.prefill_backlog_s if congested else self.prediction.wait_s
+        own = outcome is not Outcome.NO_CAPACITY and pool.discipline.has_own_queue(self.flow)
         scope = "tenant" if own else "platform"
         if never:
             return Rejection(outcome, reason, scope, wait_s, None)
@@ -278,10 +291,10 @@ class AdmissionCheck:
         if own:
             hint_s = reservations.hint(now, self.flow.work, work, rate * self.share, random)
         else:
-            before = self.pool_stats.pool.work
-            if self.congested:
-                before += self.pool_stats.estimator.unread_tokens * self.settings.weights.prompt
-            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, own=reservations)
+            before = pool.work
+            if congested:
+                before += pool_stats.estimator.unread_tokens * self.settings.weights.prompt
+            hint_s = pool_stats.reservations.hint(now, before, work, rate, random, own=reservations)
         if reason == "no_slot":  # queued work does not include the running requests
             hint_s = min(LATEST_S, max(hint_s, wait_s * (1.0 + JITTER * random())))
         return Rejection(outcome, reason, scope, wait_s, hint_s)

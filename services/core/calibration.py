@@ -27,7 +27,7 @@ STEP = 0.02
 MAX_LEVEL = 1.5
 """The highest level."""
 PUBLISHED = (0.5, 0.9, 0.95)
-STEPS = tuple((STEP * q, STEP * (q - 1.0)) for q in PUBLISHED)
+UP, DOWN = tuple(STEP * q for q in PUBLISHED), tuple(STEP * (q - 1.0) for q in PUBLISHED)
 """Change of a level after a wait longer than predicted, and after any other."""
 NO_ERRORS = (0.0,) * len(PUBLISHED)
 
@@ -88,13 +88,10 @@ class WaitCalibration:
         # Unrolled: this runs at every start.
         median_s, high_s, highest_s = self.errors_s
         median, high, highest = self._levels
-        median += STEPS[0][error_s <= median_s]
-        high += STEPS[1][error_s <= high_s]
-        highest += STEPS[2][error_s <= highest_s]
         self._levels = (
-            median if 0.0 <= median <= MAX_LEVEL else max(0.0, min(median, MAX_LEVEL)),
-            high if 0.0 <= high <= MAX_LEVEL else max(0.0, min(high, MAX_LEVEL)),
-            highest if 0.0 <= highest <= MAX_LEVEL else max(0.0, min(highest, MAX_LEVEL)),
+            max(0.0, median + DOWN[0]) if error_s <= median_s else min(median + UP[0], MAX_LEVEL),
+            max(0.0, high + DOWN[1]) if error_s <= high_s else min(high + UP[1], MAX_LEVEL),
+            max(0.0, highest + DOWN[2]) if error_s <= highest_s else min(highest + UP[2], MAX_LEVEL),
         )
 
     def _add(self, error_s: float) -> None:

@@ -111,12 +111,12 @@ class Lengths:
             return  # a bound of 0 tokens says nothing
         if self.parent is not None:
             self.parent.observe(completion_tokens, cut=cut)
-        if cut and self._cut is None:
-            self._cut = _sketch()
-        if not cut and self._ended is None:
-            self._ended = _sketch()
-        this, other = (self._cut, self._ended) if cut else (self._ended, self._cut)
-        assert this is not None
+        if cut:
+            this = self._cut = self._cut or _sketch()
+            other = self._ended
+        else:
+            this = self._ended = self._ended or _sketch()
+            other = self._cut
         this.add(completion_tokens)
         if other is not None:
             other.forget()

@@ -160,19 +160,24 @@ class Drr:
         tenant = self.tenants[request.tenant]
         if limit := self.limit(tenant, request):
             return limit
+        if flow is None:
+            pool = self.pools.get(request.pool) or self.pool(request.pool)
+            flow = self.flow(pool, tenant, request.class_name)
+        self.insert(now, request, flow)
+        return None
+
+    def insert(self, now: float, request: Request, flow: Flow) -> None:
+        """Queue a request in this flow. The caller has asked `limit`."""
+        tenant = flow.tenant
         self._sequence = request.sequence = self._sequence + 1
         request.stage, request.queued_at = WAITING, now
         if not tenant.configured:
             self._idle.pop(tenant, None)
         tenant.usage.take(request)
         self.usage.take(request)
-        pool = self.pools.get(request.pool) or self.pool(request.pool)
-        if flow is None:
-            flow = self.flow(pool, tenant, request.class_name)
         request.flow = flow
-        pool.insert(now, flow, request)
+        self.pools[request.pool].insert(now, flow, request)
         self._expiries.fresh.append(request)
-        return None
 
     def limit(self, tenant: TenantAccount, request: Request) -> QueueLimit | None:
         """The bound that a new request would exceed; None if it fits.
@@ -286,8 +291,8 @@ class Drr:
         tenant = request.flow.tenant
         tenant.running -= 1
         assert tenant.running >= 0, f"{request!r} ended, and was not counted as running: {tenant!r}"
-        if not tenant.configured:
-            self._note_idle(now, tenant)
+        if not (tenant.configured or tenant.running or tenant.usage.requests):
+            self._idle[tenant] = now
 
     def serve_by(self, now: float, discipline: type[DrrDiscipline] | type[FifoDiscipline]) -> None:
         """Set the discipline of every pool, for queued requests too."""

@@ -180,13 +180,10 @@ class PoolQueue:
         """
         if self.requests or len(flow.tenant.flows) > 1 or flow.tenant.others:
             return False
-        node, flows, classes = flow.node, flow.node.flows, self.classes
-        of_flow = flows.credit(now, flow)
-        of_class = classes.credit(now, node) if of_flow else 0.0
-        if not of_class:
+        node, classes = flow.node, self.classes
+        if not classes.credit(now, node) or not node.flows.serve_at_once(now, flow, cost):
             return False
-        flows.serve_at_once(now, flow, of_flow, cost)
-        classes.serve_at_once(now, node, of_class, cost)
+        classes.serve_at_once(now, node, cost)
         lingering = self._lingering
         if flow.active:
             del lingering[flow]

@@ -73,12 +73,14 @@ class RetryBudget:
     def _advance(self, now: float) -> None:
         """Drop the slices that have left the window: at most ten, after any pause."""
         newest = int(now * SLICES / self.window_s)
+        if newest <= self._slice:
+            return
         for number in range(max(self._slice + 1, newest - SLICES + 1), newest + 1):
             self.first_in_window -= self._first[number % SLICES]
             self.retries_in_window -= self._retried[number % SLICES]
             self._first[number % SLICES] = self._retried[number % SLICES] = 0
             assert self.first_in_window >= 0 <= self.retries_in_window, f"more left the window than came: {self!r}"
-        self._slice = max(self._slice, newest)
+        self._slice = newest
 
     def __repr__(self) -> str:
         state = f"{self.retries_in_window} retries for {self.first_in_window} first attempts"

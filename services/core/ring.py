@@ -149,17 +149,23 @@ class Ring(Generic[M]):
 
     def credit(self, now: float, member: M) -> float:
         """The deficit of a member that is out, if it would be served at once in an empty ring; else 0."""
-        deficit = self.deficit_at(now, member)
+        deficit = self._deficit_out(now, member)
         return deficit if deficit > DUST * self.quantum * member.weight else 0.0
 
-    def serve_at_once(self, now: float, member: M, credit: float, cost: float) -> None:
-        """Start a request of a member with `credit` while the ring is empty: as if it came, was served and left."""
+    def serve_at_once(self, now: float, member: M, cost: float) -> bool:
+        """Start a request of a member while the ring is empty, as if it came, was served and left. False, and no
+        change, if the member has no `credit`.
+        """
         assert not self.backlog, f"{member!r} is served at once, and {self!r} has work"
+        credit = self._deficit_out(now, member)
+        if credit <= DUST * self.quantum * member.weight:
+            return False
         member.unsettled += cost
         self._served = self._served_before = self._served + cost
         self._served_new = self._served_new_before = self._served_new + cost
         self._keep(member, credit - cost)
         member.since, member.left_at = self.given, now
+        return True
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
         """Correct a charge by `refund` (negative: it cost more), wherever the member is by now.
@@ -168,7 +174,7 @@ class Ring(Generic[M]):
         """
         self._served -= refund
         if member.position is OUT:
-            deficit = self.deficit_at(now, member) + refund
+            deficit = self._deficit_out(now, member) + refund
             member.unsettled -= refund + ended
             self._keep(member, deficit)
             member.since, member.left_at = self.given, now
@@ -244,10 +250,13 @@ class Ring(Generic[M]):
 
     def deficit_at(self, now: float, member: Schedulable) -> float:
         """The member's deficit now. For a member that is out: what it would return with."""
-        deficit = member.deficit + (self.given - member.since) * member.weight
         if member.position is not OUT:
-            return deficit
-        full = self.quantum * member.weight
+            return member.deficit + (self.given - member.since) * member.weight
+        return self._deficit_out(now, member)
+
+    def _deficit_out(self, now: float, member: Schedulable) -> float:
+        weight = member.weight
+        deficit, full = member.deficit + (self.given - member.since) * weight, self.quantum * weight
         short = full - deficit - member.unsettled
         if short > 0:
             left: float = 0.5 ** ((now - member.left_at) / self.debt_half_life_s)
@@ -384,8 +393,11 @@ class Ring(Generic[M]):
     def _keep(self, member: M, deficit: float) -> None:
         """Set what a member keeps while it is out: at most one quantum, and capped debt plus all that is in flight."""
         quantum = self.quantum * member.weight
+        if deficit >= 0.0:
+            member.deficit = deficit if deficit < quantum else quantum
+            return
         lowest = -self.debt_quanta * quantum - max(0.0, member.unsettled)
-        member.deficit = lowest if deficit < lowest else min(deficit, quantum)
+        member.deficit = lowest if deficit < lowest else deficit
 
     def __repr__(self) -> str:
         turns = f"{len(self._new)} new, {len(self._now)} now, {len(self._next)} next, {len(self._later)} later"

@@ -49,6 +49,7 @@ class Scheduler:
 
     __slots__ = (
         "_admission",
+        "_deepest",
         "_degradation",
         "_learns_from",
         "_random",
@@ -74,6 +75,7 @@ class Scheduler:
         """What is queued over all tenants and pools, and its bounds."""
         self.pools: dict[str, PoolStats] = {}
         self.second_finishes = 0
+        self._deepest = len(settings.ladder) - 1 if settings.degrade else 0
         self._sizes = LadderSizes(settings.ladder)
         self._degradation = Degradation(len(settings.ladder))
         self._random = random
@@ -179,31 +181,31 @@ class Scheduler:
         pool_stats.pool.release_idle(now)
         if not settings.clamp:
             request.may_clamp = False
-        if request.max_level:
-            request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
+        if request.max_level > self._deepest:
+            request.max_level = self._deepest
         admission = self._admission
         check = AdmissionCheck(now, request, settings, self._sizes, admission, pool_stats, flow)
         check.plan(0)
         if level := admission.start_level(check):
             check.plan(level)
         why = check.refusal()
-        if why is None:
-            check.admit()
-            if fits is not None and self._start_at_once(now, check, fits):
-                return Admitted(check.level, check.prediction.wait_s)
-            limit = self.drr.enqueue(now, request, flow)
-            if limit is None:
-                return Admitted(check.level, check.prediction.wait_s)
+        if why is not None:
+            return check.refuse(*why, self._random)
+        check.charge()
+        limit = self.drr.limit(flow.tenant, request)
+        if limit is not None:
             outcome = Outcome.TENANT_QUEUE_FULL if limit.of_tenant else Outcome.YIELD
             return check.refuse(outcome, limit.value, self._random, never=self.drr.never_fits(request))
-        return check.refuse(*why, self._random)
+        check.admit()
+        if fits is None or not self._start_at_once(now, check, fits):
+            check.expire()
+            self.drr.insert(now, request, flow)
+        return Admitted(check.level, check.prediction.wait_s)
 
     def _start_at_once(self, now: float, check: AdmissionCheck, fits: Callable[[Request], bool]) -> bool:
-        """Start it without queueing it, as `next` would. If False, it is to be queued and `next` to be called: only
-        `expires_for` may be set, as `next` sets it.
-        """
+        """Start it without queueing it, as `next` would. If False, it is to be queued and `next` to be called."""
         request, flow, pool_stats = check.request, check.flow, check.pool_stats
-        if pool_stats.pool.requests or not request.ready or not fits(request) or self.drr.limit(flow.tenant, request):
+        if pool_stats.pool.requests or not request.ready or not fits(request):
             return False
         lengths, estimator = flow.stats.lengths, pool_stats.estimator
         granted = self._admission.grant(
@@ -329,7 +331,7 @@ class Scheduler:
         estimator.begin_prefill(request, prompt if self.settings.unread_prompts_delay else 0)
         rate = estimator.rate
         if rate:
-            backlog_s = flow.work / (pool_stats.pool.share(flow) * rate)
+            backlog_s = flow.work / (pool_stats.pool.share(flow) * rate) if flow.requests else 0.0
             target_s = tenant_stats.service_s * max(1.0, 4.0 / (estimator.slots or 1))
             slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s, request.max_level)
@@ -354,27 +356,27 @@ class Scheduler:
             if self.settings.strict:
                 raise RuntimeError(f"{request!r} was finished, and does not run")
             return
-        pool_stats = self.pools[request.pool]
+        pool_stats, settings = self.pools[request.pool], self.settings
         estimator, tenant_stats = pool_stats.estimator, request.flow.stats
-        cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
+        cost = settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
-        estimator.end_prefill(request)
+        if request.read_tokens:
+            estimator.end_prefill(request)
         estimator.learn(now, request, cost)
         tenant_stats.got.add(now, cost)
-        self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
+        self.drr.settle(now, request, cost if settings.true_up else request.charge_tokens)
         if completion_tokens > 1 and request.first_token_at:
             estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)
-        served = outcome is Outcome.SERVED
-        if served:
+        if outcome is Outcome.SERVED:
+            costs = pool_stats.costs
             tenant_stats.served(max(0.0, now - request.slot_at))
-            pool_stats.costs.add(cost)
+            costs.add(cost)
             estimator.learn_end(now, request)
-        if served or completion_tokens:
-            tenant_stats.lengths.observe(
-                completion_tokens, cut=not served or completion_tokens >= request.granted_tokens
-            )
-        if served and self.settings.quantum_tokens is None and pool_stats.costs.count % QUANTUM_EVERY == 0:
-            pool_stats.pool.set_quantum(_rounded_up(pool_stats.costs.quantile(0.9) or FIRST_QUANTUM_TOKENS))
+            tenant_stats.lengths.observe(completion_tokens, cut=completion_tokens >= request.granted_tokens)
+            if costs.count % QUANTUM_EVERY == 0 and settings.quantum_tokens is None:
+                pool_stats.pool.set_quantum(_rounded_up(costs.quantile(0.9) or FIRST_QUANTUM_TOKENS))
+        elif completion_tokens:
+            tenant_stats.lengths.observe(completion_tokens, cut=True)
 
     # ---- learning
 

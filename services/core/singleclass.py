@@ -48,8 +48,9 @@ class SingleClass(Generic[M]):
     def credit(self, now: float, member: M) -> float:
         return inf
 
-    def serve_at_once(self, now: float, member: M, credit: float, cost: float) -> None:
+    def serve_at_once(self, now: float, member: M, cost: float) -> bool:
         member.unsettled += cost
+        return True
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
         member.unsettled -= refund + ended

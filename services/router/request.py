@@ -135,6 +135,8 @@ class InferenceRequest(Request):
     @property
     def cuts(self) -> tuple[str, ...]:
         """What was cut. A lowered `max_tokens` counts until the end, and then only if the answer reached it."""
+        if self.granted_tokens >= self.max_tokens:
+            return self.degraded
         lowered = self.dispatched_at and self.answer_tokens < self.max_tokens // self.copies
         if lowered and (self.end is None or self.end.finish_reason == "length"):
             return (*self.degraded, "max_tokens")

@@ -168,7 +168,8 @@ class UpstreamFailed(Refused):
 def _bounded_hint(hint_ms: float | None) -> int:
     if hint_ms is None or not math.isfinite(hint_ms):
         return DEFAULT_RETRY_HINT_MS
-    return int(min(max(math.ceil(hint_ms), MIN_RETRY_HINT_MS), MAX_RETRY_HINT_MS))
+    whole_ms = math.ceil(hint_ms)
+    return MIN_RETRY_HINT_MS if whole_ms < MIN_RETRY_HINT_MS else min(whole_ms, MAX_RETRY_HINT_MS)
 
 
 def _whole(value_ms: float | None) -> int | None:
@@ -186,11 +187,11 @@ def problem(error: WeirError) -> tuple[int, Headers, bytes]:
     hint_ms, reason = details.retry_hint_ms, details.reason
     headers: Headers = [_RETRY if error.retry else _NO_RETRY]
     if hint_ms is not None:
-        headers.append((b"retry-after", b"%d" % -(-hint_ms // 1000)))
-        headers.append((b"retry-after-ms", b"%d" % hint_ms))
+        headers += ((b"retry-after", b"%d" % -(-hint_ms // 1000)), (b"retry-after-ms", b"%d" % hint_ms))
     if reason is not None:
         headers.append((b"x-weir-reason", reason.encode("ascii", "replace")))
-    headers.extend(error.headers)
+    if error.headers:
+        headers += error.headers
     body = Problem(ErrorBody(error.message, error.type or answer.type, error.code, error.param, details))
     return error.status, headers, _encoder.encode(body)
 

@@ -250,9 +250,8 @@ class Inbound:
             return  # a trailer
         name = name.lower()
         self._headers.append((name, value))
-        check = _CHECKS.get(name)
-        if check is not None:
-            check(self, value)
+        if name in _CHECKS:
+            _CHECKS[name](self, value)
 
     def on_headers_complete(self) -> None:
         headers, parser = self._headers, self._parser
@@ -265,9 +264,8 @@ class Inbound:
             path, query, authority = target_of(self._url)
         except ValueError:
             self._fail(BadInput("the request target is not a valid URL"))
-        exchange = Exchange(self._wire, parser.get_method().decode("ascii"), path, headers, self._id)
-        exchange.in_trace = self._in_trace
-        exchange.query = query
+        method = parser.get_method().decode("ascii")
+        exchange = Exchange(self._wire, method, path, headers, self._id, query, self._in_trace)
         if not parser.should_keep_alive():
             exchange.keep_alive = False
         if self._protocol != HTTP_1_1:
@@ -277,10 +275,11 @@ class Inbound:
         if authority is not None:
             exchange.headers = [(b"host", authority), *(each for each in headers if each[0] != b"host")]
         for check in self._checks:
-            exchange.refusal = check(exchange, self._expected)
-            if exchange.refusal is not None:
+            refusal = check(exchange, self._expected)
+            if refusal is not None:
+                exchange.refusal = refusal
                 if self._expected > SMALL_BODY_BYTES:
-                    self._fail(exchange.refusal)
+                    self._fail(refusal)
                 break
         self._arriving = exchange
         self._bytes = 0
@@ -307,11 +306,13 @@ class Inbound:
     def on_body(self, body: bytes) -> None:
         exchange = self._arriving
         assert exchange is not None
+        size = len(body)
         if not exchange.body:
             exchange.body = body  # usually the whole body
         else:
             self._body += body
-        if len(exchange.body) + len(self._body) > self._limits.body_bytes:
+            size = len(exchange.body) + len(self._body)
+        if size > self._limits.body_bytes:
             self._fail(self._body_too_large())
 
     def on_message_complete(self) -> None:
@@ -335,9 +336,9 @@ class Inbound:
 
     def _check_length(self, value: bytes) -> None:
         digits = value.strip(b" \t")
-        if not digits.isdigit() or int(digits) > self._limits.body_bytes:
+        if not digits.isdigit() or (size := int(digits)) > self._limits.body_bytes:
             self._fail(self._body_too_large())
-        self._expected = self._declared = int(digits)
+        self._expected = self._declared = size
 
     def _check_transfer(self, value: bytes) -> None:
         """Accept `chunked`, once: another coding hides the end or the content of the body (RFC 9112 section 6)."""

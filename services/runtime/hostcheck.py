@@ -54,7 +54,8 @@ class PageCheck:
         self._known = self._host.known
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
-        if exchange.header(b"host") in self._known and exchange.header(b"origin") is None:
+        named = exchange.named
+        if named.get(b"host") in self._known and b"origin" not in named:
             return None
         return self._host(exchange, body_bytes) or origin_check(exchange, body_bytes)
 

@@ -7,7 +7,7 @@ with validation. `guard` makes an `Exchange` when a head is complete, `connectio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Protocol
 
 from services.runtime.errors import WeirError, problem
@@ -67,11 +67,18 @@ class Exchange:
     )
 
     def __init__(
-        self, wire: Wire, method: str, path: str, headers: list[tuple[bytes, bytes]], client_id: bytes | None = None
+        self,
+        wire: Wire,
+        method: str,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        client_id: bytes | None = None,
+        query: bytes = b"",
+        in_trace: bool = False,
     ) -> None:
         self.method = method
         self.path = path
-        self.query = b""  # undecoded; parsed by `runtime.query`
+        self.query = query  # undecoded; parsed by `runtime.query`
         self.refusal: WeirError | None = None  # by a head check; sent in place of a handler's answer
         self.route = ""  # the pattern of the path, once a route is found
         self.tail = ""
@@ -79,7 +86,7 @@ class Exchange:
         self.body = b""
         self.whole = False  # the body is complete
         self.client_id = client_id
-        self.in_trace = False  # it has a `traceparent` header, valid or not
+        self.in_trace = in_trace  # it has a `traceparent` header, valid or not
         self.trace: Trace | None = None
         self.id = ""
         self.always = b""
@@ -118,6 +125,13 @@ class Exchange:
     def connection_memo(self, memo: object) -> None:
         self._wire.memo = memo
 
+    @property
+    def named(self) -> Mapping[bytes, bytes]:
+        """The headers by their lower-case names; the last one where a header is repeated. Made once."""
+        if self._named is None:
+            self._named = dict(self.headers)
+        return self._named
+
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its lower-case name; the last one where it is repeated."""
         if self._named is None:
@@ -149,9 +163,10 @@ class Exchange:
     ) -> None:
         """Send the whole answer without waiting for a slow reader: for small answers."""
         length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
-        self._begin(status, content_type, length, headers)
-        self._send(b"" if self.method == "HEAD" or not length else body)
-        self._end()
+        head = self._begin(status, content_type, length, headers)
+        if not self.gone:
+            self._wire.send(head if self.method == "HEAD" or not length else head + body)
+            self._end()
 
     async def reply(
         self,
@@ -182,7 +197,7 @@ class Exchange:
     async def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Start an answer of unknown length; `write` and `end` follow. The head is sent with the first piece."""
         self._chunked = self.may_chunk
-        self._begin(status, content_type, CHUNKED if self._chunked else b"", headers)
+        self._head = self._begin(status, content_type, CHUNKED if self._chunked else b"", headers)
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of a streamed answer, after a client that reads slowly has caught up."""
@@ -219,13 +234,13 @@ class Exchange:
 
     # Output
 
-    def _begin(self, status: int, content_type: bytes, framing: bytes, headers: Headers) -> None:
-        """Make the head. It is sent together with the first piece of the body."""
+    def _begin(self, status: int, content_type: bytes, framing: bytes, headers: Headers) -> bytes:
+        """Make the head, to be sent together with the first piece of the body. Empty for a client that is gone."""
         if self.started:
             if self.gone:
-                return
+                return b""
             raise RuntimeError("an answer was started twice")
-        self._head = b"%b%b%b%b%b%b%b%b\r\n" % (
+        head = b"%b%b%b%b%b%b%b%b\r\n" % (
             STATUS_LINES[status],
             self._wire.date_line,
             content_type_line(content_type),
@@ -237,6 +252,7 @@ class Exchange:
         )
         self.started = True
         self.status = status
+        return head
 
     def _send(self, data: bytes) -> None:
         if self._head:

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import cast
 from urllib.parse import urlsplit
@@ -154,12 +155,11 @@ class Pool:
         """
         if self.in_use >= self._max_connections:
             raise PoolFull(f"{self._max_connections} connections to {self.url} are in use")
-        lines = [b"%s %s%s HTTP/1.1\r\n" % (method, self.prefix, target), self._host_line]
-        lines += [b"%s: %s\r\n" % header for header in headers]
-        if body or method not in (b"GET", b"HEAD"):
-            lines.append(b"content-length: %d\r\n" % len(body))
-        lines += (b"\r\n", body)
-        request = b"".join(lines)
+        lines = b"%b: %b\r\n" * len(headers) % tuple(chain.from_iterable(headers))
+        length = b"content-length: %d\r\n" % len(body) if body or method not in REPEATABLE else b""
+        request = b"%b %b%b HTTP/1.1\r\n%b%b%b\r\n%b" % (
+            method, self.prefix, target, self._host_line, lines, length, body,
+        )  # fmt: skip
         self.in_use += 1
         connection: UpstreamConnection | None = None
         try:

@@ -71,7 +71,15 @@ class Service:
             exchange.trace = start_trace(self.tracer, headers, exchange.method, exchange.began_at)
         self.drain.inflight += 1
         try:
-            await self._answer(exchange, hot)
+            if hot is not None:
+                await hot(exchange)
+            else:
+                await become_task()
+                await serve(self.api, exchange)
+            if not exchange.complete and not exchange.gone:
+                raise RuntimeError("the handler returned without completing its response")
+        except (Exception, asyncio.CancelledError) as error:
+            await self._failed(exchange, error)
         finally:
             self.drain.inflight -= 1
             exchange.ended()
@@ -83,23 +91,15 @@ class Service:
             return client_id.decode("ascii")
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
 
-    async def _answer(self, exchange: Exchange, hot: Handler | None) -> None:
-        try:
-            if hot is not None:
-                await hot(exchange)
-            else:
-                await become_task()
-                await serve(self.api, exchange)
-            if not exchange.complete and not exchange.gone:
-                raise RuntimeError("the handler returned without completing its response")
-        except WeirError as error:
+    async def _failed(self, exchange: Exchange, error: BaseException) -> None:
+        if isinstance(error, WeirError):
             await self._problem(exchange, error)
-        except asyncio.CancelledError:  # the client has disconnected, or the drain's grace period is over
+        elif isinstance(error, asyncio.CancelledError):  # the client is gone, or the drain's grace period is over
             if exchange.gone:
                 exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
             else:
                 await self._problem(exchange, Refused(Outcome.DRAINING, "this service is shutting down"))
-        except Exception as error:
+        else:
             self.log.error("a handler failed", id=exchange.id, path=exchange.route, traceback=place_of(error))
             await self._problem(exchange, WeirError(Outcome.INTERNAL, "an internal error; the log has its id"))
 

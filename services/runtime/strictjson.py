@@ -123,7 +123,9 @@ def _plain(body: bytes) -> dict[str, Any]:
 def _members(value: Any, depth: int) -> int:
     if depth == 0:
         raise _Doubt
-    members, inner = (len(value), value.values()) if type(value) is dict else (0, value)
+    members, inner = 0, value
+    if type(value) is dict:
+        members, inner = len(value), value.values()
     for each in inner:
         kind = type(each)
         if kind is str:

@@ -44,25 +44,26 @@ class UpstreamConnection:
         self.busy = False
         self.lingering: asyncio.TimerHandle | None = None
         self.parked_at = 0.0
+        self.pieces: list[bytes] = []
+        self.buffered_bytes = 0
+        self.paused = False
+        self.error: UpstreamError | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._clear()
 
     def _clear(self) -> None:
+        """Forget the last answer. The rest is as it was made, or `Pool.park` has not kept the connection."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.header_bytes = 0
         self.head_bytes = 0
         self.interim = 0
         self.written = False
-        self.pieces: list[bytes] = []
-        self.buffered_bytes = 0
         self.has_head = False
         self.complete = False
         self.keep_alive = False
         self.began = False
-        self.error: UpstreamError | None = None
-        self.paused = False
         self.answering = False
-        self._waiter: asyncio.Future[None] | None = None
 
     # Transport
 
@@ -86,6 +87,7 @@ class UpstreamConnection:
         else:
             if self.head_bytes > MAX_HEAD_BYTES and not self.complete:
                 self.fail(AnswerTooLarge(f"{MAX_HEAD_BYTES} bytes of the answer without a byte of its body"))
+            self._wake()  # once, whatever the callbacks below have noted
 
     def pause_writing(self) -> None:
         """A request is written in one piece and bounded, so nothing waits for the server to read it."""
@@ -137,7 +139,6 @@ class UpstreamConnection:
         if self.status >= 200:
             self.has_head = True
             self.head_bytes = 0
-            self._wake()
 
     def on_body(self, body: bytes) -> None:
         if self.lingering is not None:
@@ -149,7 +150,6 @@ class UpstreamConnection:
         if self.buffered_bytes > HIGH_WATER_BYTES and not self.paused and self.transport is not None:
             self.paused = True
             self.transport.pause_reading()
-        self._wake()
 
     def on_message_complete(self) -> None:
         if self.status < 200:  # 100 Continue and 103 Early Hints precede the answer
@@ -161,8 +161,6 @@ class UpstreamConnection:
         self.complete = True
         if self.lingering is not None:
             self._stop_lingering(self.lingering)
-        else:
-            self._wake()
 
     def _stop_lingering(self, timer: asyncio.TimerHandle) -> None:
         timer.cancel()

@@ -33,11 +33,12 @@ class WriteCoalescer:
 
     def write(self, sink: ByteSink, data: bytes) -> None:
         """Send before the loop next waits for I/O."""
-        if not self._pending:
+        pending = self._pending
+        if not pending:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._pending.append((sink, data))
-        self._bytes += len(data)
-        if self._bytes > MAX_PENDING_BYTES:
+        pending.append((sink, data))
+        self._bytes = size = self._bytes + len(data)
+        if size > MAX_PENDING_BYTES:
             self.flush()
 
     def flush(self) -> None:

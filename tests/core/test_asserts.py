@@ -163,7 +163,7 @@ def deeper_than_allowed() -> None:
     pool_stats, flow = made._get_or_create(0.0, request)
     check = AdmissionCheck(0.0, request, made.settings, made._sizes, made._admission, pool_stats, flow)
     check.plan(2)
-    check.admit()
+    check.charge()
 
 
 def a_wait_without_end() -> None:

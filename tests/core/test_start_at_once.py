@@ -17,8 +17,8 @@ from services.core.policies import Policies
 from services.core.request import Request, Stage
 from tests.core.house import ROOMY, House, settings
 
-QUEUE_ONLY = {"_expiries"}
-"""The expiries: a request that was never queued is not in it."""
+QUEUE_ONLY = {"_expiries", "expires_at"}
+"""The expiries: a request that was never queued has none."""
 TENANTS = ("light", "usual", "heavy")
 
 
@@ -115,6 +115,15 @@ def test_a_request_above_a_bound_is_rejected_also_before_a_free_slot() -> None:
     request = made.request()
     assert made.scheduler.admit(made.now, request, lambda each: True).reason == "platform_cost"  # type: ignore[union-attr]
     assert request.stage is Stage.NEW
+    assert request.expires_at == 0.0
+
+
+def test_only_a_request_that_is_queued_gets_an_expiry() -> None:
+    made = House(2)
+    at_once, queued = made.request(), made.request()
+    assert started(made, at_once)
+    made.scheduler.admit(made.now, queued, lambda each: False)
+    assert at_once.expires_at == 0.0 < queued.expires_at
 
 
 def test_a_tenant_in_debt_is_queued_and_pays_first() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from math import inf
 from random import Random
@@ -24,6 +24,7 @@ from services.core.policies import Policies
 from services.core.request import RUNNING, WAITING, Request
 from services.core.scheduler import Scheduler
 from services.router.deciding.refusing import Refusing
+from services.router.deciding.sizing import affinity
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import Worker
@@ -44,6 +45,7 @@ class Dispatcher:
         self.fleet = fleet
         self.cap = cap
         self.refusing = Refusing(rng.random)
+        self._fits = cast(Callable[[Request], bool], fleet.fits)  # the scheduler returns what it was given
         self.draining = False
         self.waiting: dict[InferenceRequest, None] = {}  # in order of arrival
         self._retries: deque[InferenceRequest] = deque()
@@ -268,13 +270,12 @@ class Dispatcher:
 
     def _take_slot(self, request: InferenceRequest) -> None:
         """Take the slot at a worker that was found free for it."""
-        taken = self.cap.try_take()
+        taken, parsed = self.cap.try_take(), request.parsed
+        if not request.affinity:
+            request.affinity = affinity(parsed.messages, parsed.prompt)
         request.worker = self.fleet.take(request)
         assert taken, f"{request!r} was started above MAX_INFLIGHT: {self!r}"
         assert request.worker is not None, f"{request!r} fitted, and found no place: {self!r}"
-
-    def _fits(self, request: Request) -> bool:
-        return self.fleet.fits(cast(InferenceRequest, request))
 
     def _leave(self, request: InferenceRequest, pace_s: float | None = None, *, served: bool = False) -> None:
         worker, request.worker = request.worker, None

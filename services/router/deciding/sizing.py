@@ -62,7 +62,10 @@ def prompt_bytes(messages: Sequence[Message] | None, prompt: str | None) -> int:
     """Bytes that the model reads: the text, and MESSAGE_BYTES for each message."""
     if prompt is not None:
         return _size(prompt)
-    return sum(_size(message.content) + MESSAGE_BYTES for message in messages or ())
+    total = 0
+    for message in messages or ():
+        total += MESSAGE_BYTES + _size(message.content)
+    return total
 
 
 def _size(text: str) -> int:

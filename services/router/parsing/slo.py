@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 
@@ -25,6 +26,7 @@ FIELD_OF: Mapping[bytes, str] = {
     **dict.fromkeys(CLASSES, CLASS),
     b"x-stainless-retry-count": ATTEMPT,
 }
+_NAMES, _name_of = frozenset(FIELD_OF), itemgetter(0)
 MAX_ATTEMPTS = 1000
 """A higher count cannot be right."""
 
@@ -65,12 +67,12 @@ def read(
     """The SLO of one request. `tenant_ms`: the tenant's own maximum deadline. Raises BadInput naming the header."""
     if tenant_ms is not None:
         default_ms = tenant_ms
-    given = [header for header in headers if header[0] in FIELD_OF]
-    if not given:
+    if _NAMES.isdisjoint(map(_name_of, headers)):
         return RequestSLO(default_ms, min(default_ttft_ms, default_ms) if stream else default_ms)
     by_field: dict[str, list[Header]] = {}
-    for header in given:
-        by_field.setdefault(FIELD_OF[header[0]], []).append(header)
+    for header in headers:
+        if header[0] in FIELD_OF:
+            by_field.setdefault(FIELD_OF[header[0]], []).append(header)
     deadline_ms, ttft_ms, ttft_asked = default_ms, default_ttft_ms, False
     if DEADLINE in by_field:
         deadline_ms = shortest_ms(by_field[DEADLINE], DEADLINES, max_ms)

@@ -50,7 +50,9 @@ def hot_routes(pipeline: Pipeline) -> Routes:
         "/v1/chat/completions": chat_parser(default_max_tokens),
         "/v1/completions": completion_parser(default_max_tokens),
     }
-    return {("POST", path): partial(pipeline.answer, parse=parse) for path, parse in parsers.items()}
+    return {
+        ("POST", path): partial(pipeline.live, work=partial(pipeline.answer, parse)) for path, parse in parsers.items()
+    }
 
 
 def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:

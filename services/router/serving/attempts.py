@@ -17,6 +17,7 @@ once a byte was written (`runtime/keepalive.py`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
@@ -52,7 +53,7 @@ class Attempts:
         self._budget.sent(loop.time())
         while True:
             try:
-                return await self._once(request, loop.time())
+                return await self._attempt(request, loop.time())
             except UpstreamError as error:
                 await self._again(request, self._failed(request, error), error)
             except Busy as busy:
@@ -60,7 +61,8 @@ class Attempts:
                 self._prober.refused(_place_of(request), busy)
                 await self._again(request, "refused", busy)
 
-    async def _once(self, request: InferenceRequest, now: float) -> Whole | StartedStream:
+    def _attempt(self, request: InferenceRequest, now: float) -> Awaitable[Whole | StartedStream]:
+        """One attempt, to be awaited: a frame less between the client and the worker."""
         worker = request.worker
         assert worker is not None, f"{request!r} was sent without a place"
         remaining_ms = (request.work_until - now) * 1000
@@ -70,13 +72,8 @@ class Attempts:
         id = self._dispatcher.next_attempt(request)
         attempt = Attempt(id, remaining_ms, () if request.trace is None else attempt_span(request, now))
         if not request.parsed.stream:
-            return await worker.upstream.whole(request, attempt)
-        stream = await worker.upstream.open(request, attempt)
-        try:
-            return StartedStream(stream, await stream.next())
-        except BaseException:
-            stream.close()
-            raise
+            return worker.upstream.whole(request, attempt)
+        return _started(worker, request, attempt)
 
     def broke(self, request: InferenceRequest, error: UpstreamError) -> None:
         """The stream was cut or went silent after the first output: no retry, but the worker is probed."""
@@ -154,6 +151,16 @@ class Attempts:
             return refusing.no_live_worker(request.model)
         public = failure.public if isinstance(failure, UpstreamError) else UpstreamError.public
         return refusing.failed(f"{'two workers' if request.retried else 'the worker'} failed: {public}", str(failure))
+
+
+async def _started(worker: Worker, request: InferenceRequest, attempt: Attempt) -> StartedStream:
+    """A stream with its first output."""
+    stream = await worker.upstream.open(request, attempt)
+    try:
+        return StartedStream(stream, await stream.next())
+    except BaseException:
+        stream.close()
+        raise
 
 
 def _place_of(request: InferenceRequest) -> Worker:

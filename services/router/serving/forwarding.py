@@ -23,9 +23,9 @@ async def forwarding(
     Yields the trace headers. Raises WeirError as `Pipeline.introduce`, Refused by the rate, and TimeoutError at the
     deadline or after HTTP_TIMEOUT_S.
     """
-    pipeline.introduce(exchange, request, None)
+    tenant = pipeline.introduce(exchange, request, None)
     stop_when_gone(exchange)
-    refusal = pipeline.reserve(exchange.read_at, request, tokens)
+    refusal = pipeline.reserve(exchange.read_at, tenant, tokens)
     if refusal is not None:
         raise refusal
     limit = request.arrived_at + pipeline.settings.http_timeout_s
@@ -34,6 +34,6 @@ async def forwarding(
         try:
             yield headers
         except Refused:
-            if request.account is not None and request.account.rate is not None:
-                request.account.rate.give_back(exchange.read_at, tokens)
+            if tenant.rate is not None:
+                tenant.rate.give_back(exchange.read_at, tokens)
             raise

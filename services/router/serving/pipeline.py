@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
@@ -21,7 +20,7 @@ from services.router.config import RouterSettings
 from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding import earlyretry
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.deciding.sizing import affinity, prompt_bytes
+from services.router.deciding.sizing import prompt_bytes
 from services.router.parsing.fields import judge
 from services.router.parsing.parsers import Parser
 from services.router.parsing.slo import read as read_slo
@@ -35,6 +34,7 @@ from services.router.serving.usage import ChargedTokens, first_token_at, used
 from services.router.telemetry import spans
 from services.router.telemetry.journal import Journal
 from services.router.telemetry.metrics import RouterMetrics
+from services.router.tenancy.rates import Rate
 from services.router.tenancy.tenants import Tenant, Tenants
 from services.router.upstreams.call import StartedStream, Whole
 from services.router.workers.cancels import Cancels
@@ -47,6 +47,7 @@ from services.runtime.upstream import UpstreamError, readable
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
 REFUSED_ENDINGS = (Ending.REJECTED, Ending.EVICTED)
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
+DEEPEST = len(LADDER) - 1
 
 Work = Callable[[Exchange, InferenceRequest], Awaitable[Refused | None]]
 
@@ -67,10 +68,6 @@ class Pipeline:
     journal: Journal
     drain: Drain
     random: Callable[[], float]
-
-    async def answer(self, exchange: Exchange, parse: Parser) -> None:
-        """Serve one text request from beginning to end."""
-        await self.live(exchange, partial(self._answer, parse))
 
     async def live(self, exchange: Exchange, work: Work) -> None:
         """Run `work`, settle the request once however it ends, and then send the failure, so that the slot is free
@@ -122,15 +119,16 @@ class Pipeline:
             return self.dispatcher.refusing.failed(str(silent))
         return _too_late(request)
 
-    async def _answer(self, parse: Parser, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+    async def answer(self, parse: Parser, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+        """The `work` of one text request: admission, then service. A refusal is returned."""
         early = earlyretry.repeated(exchange, request, self.dispatcher)
         if early is not None:
             self.metrics.early_retry(request.tenant)
             return early
         request.parsed = parsed = parse(exchange.body)
-        self.introduce(exchange, request, parsed.tenant)
-        self._weigh(exchange, request)
-        refusal = self._admit(exchange, request)
+        tenant = self.introduce(exchange, request, parsed.tenant)
+        self._weigh(exchange, request, tenant)
+        refusal = self._admit(exchange, request, tenant)
         if request.trace is not None:
             spans.admission(request.trace, request, refusal, asyncio.get_running_loop().time())
         exchange.always = LEVELS[request.level]
@@ -148,8 +146,8 @@ class Pipeline:
 
     # ---- admission
 
-    def introduce(self, exchange: Exchange, request: InferenceRequest, named: str | None) -> None:
-        """Identify the tenant and set the deadline; the body names `named`. Raises BadInput, Unauthorized or
+    def introduce(self, exchange: Exchange, request: InferenceRequest, named: str | None) -> Tenant:
+        """Identify the tenant, which the body names `named`, and set the deadline. Raises BadInput, Unauthorized or
         Refused.
         """
         tenant = request.account
@@ -157,17 +155,18 @@ class Pipeline:
             request.account = tenant = self.tenants.identify(exchange.header, named)
             request.tenant = tenant.id
         settings = self.settings
-        request.slo = read_slo(
+        request.slo = slo = read_slo(
             exchange.headers, default_ms=settings.default_slo_ms, max_ms=settings.max_deadline_ms,
             default_ttft_ms=settings.default_ttft_ms, stream=request.parsed.stream, tenant_ms=tenant.slo_ms,
         )  # fmt: skip
-        request.deadline = request.arrived_at + request.slo.deadline_ms / 1000
+        request.deadline = request.arrived_at + slo.deadline_ms / 1000
         if self.drain.draining:
             raise self.dispatcher.refusing.leaving()
+        return tenant
 
-    def _weigh(self, exchange: Exchange, request: InferenceRequest) -> None:
+    def _weigh(self, exchange: Exchange, request: InferenceRequest, tenant: Tenant) -> None:
         """Set what the scheduler decides by: the estimated sizes, and the limits in the loop's time."""
-        tenant, parsed, slo = _known(request), request.parsed, request.slo
+        parsed, slo = request.parsed, request.slo
         query = parsed.retrieval
         request.model = model = self._model(parsed.model, tenant)
         if parsed.costly:
@@ -177,9 +176,8 @@ class Pipeline:
         request.prompt_tokens = self.context.sizes.tokens(model, size)
         request.max_tokens = parsed.max_tokens * request.copies
         request.bytes = len(exchange.body)
-        request.affinity = affinity(parsed.messages, parsed.prompt)
         if tenant.degrade:
-            request.max_level = len(self.dispatcher.scheduler.settings.ladder) - 1
+            request.max_level = DEEPEST
             request.may_clamp = True
         if query is not None:
             request.context_tokens = self.context.expected_tokens(query)
@@ -208,14 +206,14 @@ class Pipeline:
             return slo.ttft_ms / 1000
         return max(slo.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(request))
 
-    def _admit(self, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+    def _admit(self, exchange: Exchange, request: InferenceRequest, tenant: Tenant) -> Refused | None:
         """Take from the rate, then ask the scheduler; a rejected request gets its rate back.
 
         The time is when the request was read. It may have arrived earlier, but the scheduler's time does not run back.
         """
         now = exchange.read_at
         tokens = float(request.prompt_tokens + request.context_tokens + request.max_tokens)
-        refusal = self.reserve(now, request, tokens)
+        refusal = self.reserve(now, tenant, tokens)
         if refusal is not None:
             earlyretry.remember(exchange, request, refusal, tokens)
             return refusal
@@ -225,14 +223,13 @@ class Pipeline:
             request.admitted = True
             request.reserved_tokens = tokens
             return None
-        if (rate := _known(request).rate) is not None:
-            rate.give_back(now, tokens)
+        if tenant.rate is not None:
+            tenant.rate.give_back(now, tokens)
         earlyretry.remember(exchange, request, refusal, 0.0)
         return refusal
 
-    def reserve(self, now: float, request: InferenceRequest, tokens: float) -> Refused | None:
+    def reserve(self, now: float, tenant: Tenant, tokens: float) -> Refused | None:
         """Take one request with `tokens` from the tenant's rate; a paused tenant is rejected."""
-        tenant = _known(request)
         if tenant.paused:
             return self.dispatcher.refusing.paused()
         rate = tenant.rate
@@ -253,7 +250,8 @@ class Pipeline:
         query = request.parsed.retrieval
         if query is not None:
             await self.context.fetch(query, request)
-        await self.dispatcher.wait_for_slot(request)
+        if request.worker is None:
+            await self.dispatcher.wait_for_slot(request)
         request.dispatched_at = now()
         self.metrics.started(request.tenant, request.waited_s, request.predicted_wait_s)
         if request.parsed.stream:
@@ -318,36 +316,28 @@ class Pipeline:
     def _account(self, exchange: Exchange, request: InferenceRequest, outcome: Outcome, now: float) -> None:
         """Free the slot, charge what was used, and cancel the work if the worker still runs."""
         worker = request.worker
-        if request.end is not None and not request.first_token_at:
-            self.dispatcher.first_token(first_token_at(request, request.end, now), request)
-        usage = used(request, self.dispatcher.estimator(request), now)
+        end, timer = request.end, request.timer
+        if end is not None and not request.first_token_at:
+            self.dispatcher.first_token(first_token_at(request, end, now), request)
+        usage = used(request, self.dispatcher.estimator, now)
         if worker is not None:
             exchange.log["worker"] = request.last_worker = worker.name
-            fired = request.timer is not None and request.timer.fired
-            if request.attempt_id and request.end is None and (fired or outcome in STILL_RUNNING):
+            fired = timer is not None and timer.fired
+            if end is None and request.attempt_id and (fired or outcome in STILL_RUNNING):
                 self.cancels.send(worker, request.attempt_id)
-        whole = request.client_outcome is not None and request.end is not None  # a sample as any other
+        whole = end is not None and request.client_outcome is not None  # a sample as any other
         work = Outcome.SERVED if whole else outcome
         self.dispatcher.release(now, request, work, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
-        self._settle_rate(request, outcome, usage, now)
+        rate = _known(request).rate
+        if rate is not None:
+            _settle_rate(rate, request, outcome, usage, now)
         if outcome is Outcome.SERVED:
             self._learn(request, usage)
         elif request.dispatched_at and outcome.ending is Ending.FAILED:
             self.metrics.wasted(outcome, now - request.dispatched_at)
 
-    def _settle_rate(self, request: InferenceRequest, outcome: Outcome, usage: ChargedTokens, now: float) -> None:
-        """A request evicted from the queue has used none of its rate; one whose client disconnected has."""
-        rate = _known(request).rate
-        if rate is None:
-            return
-        if request.dispatched_at or outcome is Outcome.CLIENT_GONE:
-            rate.settle(now, request.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
-        else:
-            rate.give_back(now, request.reserved_tokens)
-
     def _learn(self, request: InferenceRequest, usage: ChargedTokens) -> None:
-        weights = self.dispatcher.scheduler.settings.weights
-        self.metrics.served(request.tenant, weights.cost(usage.prompt_tokens, usage.completion_tokens))
+        self.metrics.served(request.tenant, request.charge_tokens)  # as settled
         if cuts := request.cuts:
             self.metrics.degraded(cuts)
         if request.found is None:
@@ -360,6 +350,14 @@ def stop_when_gone(exchange: Exchange) -> asyncio.Task[None]:
     assert task is not None, "a handler that waits has become a task"
     exchange.on_gone(task.cancel)
     return task
+
+
+def _settle_rate(rate: Rate, request: InferenceRequest, outcome: Outcome, usage: ChargedTokens, now: float) -> None:
+    """A request evicted from the queue has used none of its rate; one whose client disconnected has."""
+    if request.dispatched_at or outcome is Outcome.CLIENT_GONE:
+        rate.settle(now, request.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
+    else:
+        rate.give_back(now, request.reserved_tokens)
 
 
 def _known(request: InferenceRequest) -> Tenant:

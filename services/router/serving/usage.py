@@ -6,6 +6,7 @@ its end, so its tokens are estimated as running time over time per token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from services.core.estimator import Estimator
@@ -27,13 +28,15 @@ class ChargedTokens(NamedTuple):
 NOTHING = ChargedTokens(0.0, 0.0, None)
 
 
-def used(request: InferenceRequest, estimator: Estimator, now: float) -> ChargedTokens:
+def used(request: InferenceRequest, estimator: Callable[[InferenceRequest], Estimator], now: float) -> ChargedTokens:
+    """`estimator` gives that of the request's pool."""
     if not request.dispatched_at:
         return NOTHING
     end = request.end
     if end is not None and end.prompt_tokens + end.completion_tokens:
         return ChargedTokens(end.prompt_tokens, end.completion_tokens, _pace_s(request, end, now))
-    return ChargedTokens(request.prompt_tokens + request.context_tokens, _written(request, estimator, now), None)
+    written = _written(request, estimator(request), now)
+    return ChargedTokens(request.prompt_tokens + request.context_tokens, written, None)
 
 
 def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
@@ -49,7 +52,9 @@ def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
 def _pace_s(request: InferenceRequest, end: End, now: float) -> float | None:
     """The pace of an answer, for a worker whose limit is learned."""
     worker = request.worker
-    return worker.pace(now - request.sent_at, end.prompt_tokens, end.completion_tokens) if worker is not None else None
+    if worker is None or worker.limit is None:
+        return None
+    return worker.pace(now - request.sent_at, end.prompt_tokens, end.completion_tokens)
 
 
 def _written(request: InferenceRequest, estimator: Estimator, now: float) -> float:

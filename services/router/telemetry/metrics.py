@@ -157,7 +157,7 @@ class RouterMetrics:
 
     def served(self, tenant: str, cost_tokens: float) -> None:
         self.sums.served_tokens += cost_tokens
-        (self._tenants.get(tenant) or self._meet(tenant)).served_cost.inc(cost_tokens)
+        (self._tenants.get(tenant) or self._meet(tenant)).served_cost.value += cost_tokens
 
     def first_token(self, tenant: str, seconds: float) -> None:
         (self._tenants.get(tenant) or self._meet(tenant)).first_token.observe(seconds)

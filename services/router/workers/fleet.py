@@ -24,7 +24,7 @@ from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
 from services.router.workers.expectedends import ExpectedEnds
 from services.router.workers.line import CandidateSet
-from services.router.workers.worker import AHEAD, DOWN, MIN_WORK_TOKENS, Availability, Worker
+from services.router.workers.worker import AHEAD, DOWN, FREE, MIN_WORK_TOKENS, Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
 
 CHOICES = 8
@@ -79,7 +79,9 @@ class Fleet:
     def alive(self, model: str, excluding: Worker | None = None) -> bool:
         """Whether any live worker (except `excluding`) serves the model, busy or not."""
         candidates = self._candidates.get(model)
-        return candidates is not None and len(candidates.live) > (excluding in candidates.live)
+        if candidates is None:
+            return False
+        return bool(candidates.live) if excluding is None else len(candidates.live) > (excluding in candidates.live)
 
     def serving(self, model: str) -> frozenset[Worker]:
         """The live workers that serve the model, busy or not."""
@@ -118,7 +120,7 @@ class Fleet:
             return None
         assert request.granted_tokens <= request.max_tokens, f"{request!r} was granted {request.granted_tokens}"
         work, tokens = max(request.charge_tokens, MIN_WORK_TOKENS), kv_tokens(request)
-        needed = candidates.needed(_asked_tokens(request), tokens)
+        needed = candidates.needed(_asked_tokens(request), tokens) if candidates.bounded else tokens
         worker = self._choose(candidates.free.workers, request, work, needed, excluding)
         if worker is None:
             worker = self._choose(candidates.ahead.workers, request, work, needed, excluding)
@@ -232,7 +234,9 @@ class Fleet:
         if best is None or not request.affinity:
             return best
         last = self._lasts.get((request.model, request.affinity))
-        if last is None or last.availability is not best.availability or not _takes(last, tokens, excluding):
+        if last is None or last is best:
+            return best
+        if last.availability is not best.availability or not _takes(last, tokens, excluding):
             return best
         return last if last.work_tokens - work <= best.work_tokens / best.slots * last.slots else best
 
@@ -250,6 +254,8 @@ class Fleet:
 
     def _counted(self, worker: Worker) -> None:
         """The ledger has changed, and nothing else."""
+        if worker.availability is FREE and worker.inflight < worker.slots and not worker.resting:
+            return  # the common case, without a call
         if worker.availability is not DOWN and (offers := worker.offers()) is not worker.availability:
             self._move(worker, offers)
 
