@@ -1,67 +1,160 @@
-"""The compiled core is taken only where it was made from the sources that are here, and what is wrong is said."""
+"""Compiled modules are taken only where they were made from the sources that are here, and what is wrong is said."""
 
 from __future__ import annotations
 
+import ast
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from services import compiled
+from services.cli.compile import CHANGES, changed
+
+WAITS = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
 
 
 @pytest.fixture
-def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with one module, which has not been compiled."""
-    folder = tmp_path / "core"
-    (folder / "compiled").mkdir(parents=True)
-    (folder / "__init__.py").touch()
-    (folder / "queue.py").write_text("LENGTH = 1\n", encoding="utf-8")
-    monkeypatch.setattr(compiled, "CORE", folder)
-    monkeypatch.setattr(compiled, "FOLDER", folder / "compiled")
-    monkeypatch.setattr(compiled, "STAMP", folder / "compiled" / "made-from")
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Services whose hot path is one module, which has not been compiled."""
+    (tmp_path / "core").mkdir()
+    (tmp_path / "native").mkdir()
+    (tmp_path / "core" / "__init__.py").touch()
+    (tmp_path / "core" / "queue.py").write_text("LENGTH = 1\n", encoding="utf-8")
+    monkeypatch.setattr(compiled, "SERVICES", tmp_path)
+    monkeypatch.setattr(compiled, "FOLDER", tmp_path / "native")
+    monkeypatch.setattr(compiled, "STAMP", tmp_path / "native" / "made-from")
     monkeypatch.setattr(compiled, "_load_library", lambda: None)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.delenv("WEIR_CODE", raising=False)
-    return folder
+    return tmp_path
 
 
-def stamp(digest: str) -> None:
-    compiled.STAMP.write_text(digest + "\n", encoding="ascii")
+def stamp(text: str) -> None:
+    compiled.STAMP.write_text(text, encoding="utf-8")
 
 
-def test_without_compiled_modules_the_sources_are_used(core: Path) -> None:
-    assert compiled.core_path([str(core)]) == [str(core)]
+def found(name: str = "services.core.queue") -> str | None:
+    """The file in which the compiled module of this name would be looked for; None: Python's own search finds it."""
+    for finder in sys.meta_path:
+        if isinstance(finder, compiled.Finder) and (spec := finder.find_spec(name)) is not None:
+            return spec.origin
+    return None
 
 
-def test_modules_compiled_from_these_sources_come_first(core: Path) -> None:
-    stamp(compiled.digest())
-    assert compiled.core_path([str(core)]) == [str(core / "compiled"), str(core)]
+def test_without_compiled_modules_the_sources_are_used(services: Path) -> None:
+    compiled.use()
+    assert found() is None
 
 
-def test_modules_compiled_from_other_sources_are_not_used_and_a_warning_says_so(core: Path) -> None:
-    stamp(compiled.digest())
-    (core / "queue.py").write_text("LENGTH = 2\n", encoding="utf-8")
+def test_modules_compiled_from_these_sources_are_found_first(services: Path) -> None:
+    stamp(compiled.made_from(compiled.sources()))
+    compiled.use()
+    assert found() == str(services / "native" / f"services.core.queue{compiled.SUFFIX}")
+    assert isinstance(sys.meta_path[0], compiled.Finder)
+    assert found("services.core") is None, "a package is its source"
+    assert found("services.worker.batching") is None
+
+
+def test_an_image_without_the_sources_of_other_services_uses_the_modules_of_its_own(services: Path) -> None:
+    stamp(compiled.made_from(compiled.sources()) + f"{'0' * 64} router/request.py\n")
+    compiled.use()
+    assert found() is not None
+    assert found("services.router.request") is None
+
+
+def test_modules_compiled_from_other_sources_are_not_used_and_a_warning_says_so(services: Path) -> None:
+    stamp(compiled.made_from(compiled.sources()))
+    (services / "core" / "queue.py").write_text("LENGTH = 2\n", encoding="utf-8")
     with pytest.warns(RuntimeWarning, match="compiled from other sources.*run `weir compile`"):
-        assert compiled.core_path([str(core)]) == [str(core)]
+        compiled.use()
+    assert found() is None
 
 
-def test_the_sources_can_be_chosen_in_any_case(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stamp(compiled.digest())
+def test_a_source_that_is_new_makes_the_compiled_modules_old(services: Path) -> None:
+    stamp(compiled.made_from(compiled.sources()))
+    (services / "core" / "new.py").write_text("", encoding="utf-8")
+    with pytest.warns(RuntimeWarning, match="compiled from other sources"):
+        compiled.use()
+
+
+def test_modules_for_another_python_are_not_used(services: Path) -> None:
+    stamp(compiled.made_from(compiled.sources()).replace(compiled.SUFFIX, ".cpython-39.so"))
+    with pytest.warns(RuntimeWarning, match="for another Python"):
+        compiled.use()
+    assert found() is None
+
+
+def test_the_sources_can_be_chosen_in_any_case(services: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stamp(compiled.made_from(compiled.sources()))
     monkeypatch.setenv("WEIR_CODE", "python")
-    assert compiled.core_path([str(core)]) == [str(core)]
+    compiled.use()
+    assert found() is None
 
 
-@pytest.mark.parametrize("digest", ["", "of other sources"])
+@pytest.mark.parametrize("text", ["", "of other sources"])
 def test_where_compiled_modules_are_demanded_their_lack_is_an_error(
-    core: Path, monkeypatch: pytest.MonkeyPatch, digest: str
+    services: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    if digest:
-        stamp(digest)
+    if text:
+        stamp(text)
     monkeypatch.setenv("WEIR_CODE", "compiled")
-    with pytest.raises(ImportError, match="run `weir compile`"):
-        compiled.core_path([str(core)])
+    with pytest.raises(ImportError, match="run `WEIR_CODE=python weir compile`"):
+        compiled.use()
 
 
-def test_an_unknown_choice_is_an_error_that_names_the_others(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_is_none_is_an_error(services: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_CODE", "fast")
     with pytest.raises(ImportError, match="WEIR_CODE=fast: expected one of auto, python, compiled"):
-        compiled.core_path([str(core)])
+        compiled.use()
+
+
+def test_every_pattern_of_the_hot_path_names_a_module_and_nothing_is_left_out_that_is_not_there() -> None:
+    for pattern in compiled.HOT_PATH:
+        assert list(compiled.SERVICES.glob(pattern)), pattern
+    for path in compiled.LEFT_OUT:
+        assert (compiled.SERVICES / path).exists(), path
+
+
+def test_each_change_for_mypyc_still_meets_its_source() -> None:
+    for path in {path for path, _, _ in CHANGES}:
+        text = (compiled.SERVICES / path).read_text(encoding="utf-8")
+        assert changed(path, text) != text
+
+
+@pytest.mark.parametrize(
+    ("decorator", "taken"),
+    [
+        ("@dataclass(slots=True)", "@dataclass"),
+        ("@dataclass(frozen=True, slots=True)", "@dataclass(frozen=True)"),
+        ("@dataclass(slots=True, eq=False, repr=False)", "@dataclass(eq=False, repr=False)"),
+        ("@dataclass(frozen=True, slots=True, eq=False)", "@dataclass(frozen=True, eq=False)"),
+        ("@dataclass(frozen=True)", "@dataclass(frozen=True)"),
+    ],
+)
+def test_a_dataclass_is_compiled_without_slots(decorator: str, taken: str) -> None:
+    assert changed("core/none.py", f"{decorator}\nclass Job:\n") == f"{taken}\nclass Job:\n"
+
+
+def test_nothing_that_is_compiled_waits_while_it_handles_an_exception() -> None:
+    """mypyc's coroutines do not put the handled exception aside while they wait: it would be the context of whatever
+    fails meanwhile, in other requests, and would keep them alive. `asyncio.timeout` never waits at its end.
+    """
+    assert [*_waits_in_handlers("try:\n    f()\nexcept E:\n    await g()\n")] == [4], "the rule sees what it forbids"
+    assert [*_waits_in_handlers("try:\n    f()\nfinally:\n    await g()\n")] == [4]
+    assert [*_waits_in_handlers("async with lock:\n    f()\n")] == [1]
+    for source in compiled.sources():
+        lines = [*_waits_in_handlers(source.read_text(encoding="utf-8"))]
+        assert not lines, f"{source}: lines {lines}"
+
+
+def _waits_in_handlers(text: str) -> Iterator[int]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Try):
+            bodies = [*(handler.body for handler in node.handlers), node.finalbody]
+            for statement in (each for body in bodies for each in body):
+                yield from (inner.lineno for inner in ast.walk(statement) if isinstance(inner, WAITS))
+        timeout = isinstance(node, ast.AsyncWith) and "asyncio.timeout" in ast.unparse(node.items[0])
+        if isinstance(node, (ast.AsyncWith, ast.AsyncFor)) and not timeout:
+            yield node.lineno

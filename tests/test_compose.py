@@ -283,22 +283,21 @@ def test_the_command_line_is_on_the_path_of_every_service():
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     assert "/tree/$service/bin/weir" in dockerfile
     assert "ENV PATH=/opt/weir/bin:/app/bin:$PATH" in dockerfile
-    assert re.search(r"cp -a __init__.py compiled.py healthcheck.py core contracts runtime cli ", dockerfile)
+    assert re.search(r"cp -a __init__.py compiled.py healthcheck.py native core contracts runtime cli ", dockerfile)
     assert "-r service.txt -r cli.txt" in dockerfile
 
 
-def test_every_image_of_ours_has_the_core_as_machine_code_and_no_compiler():
+def test_every_image_of_ours_has_the_hot_path_as_machine_code_and_no_compiler():
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     stages = dict(re.findall(r"^FROM (\S+ AS \S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
-    assert "compile_core()" in stages["dependencies AS core"]
-    before, after = stages["python AS source"].split(
-        "COPY --from=core /build/services/core/compiled services/core/compiled"
-    )
+    assert "compile_hot_path()" in stages["dependencies AS native"]
+    before, after = stages["python AS source"].split("COPY --from=native /build/services/native services/native")
     assert "COPY services services" in before
-    assert "cp -a __init__.py compiled.py" in after
-    assert [name for name, lines in stages.items() if "gcc" in lines or "FROM core" in name] == ["dependencies AS core"]
+    assert after.count(" native core ") == 2, "the services' trees, and the storm bench's"
+    made = [name for name, lines in stages.items() if "gcc" in lines or "FROM native" in name]
+    assert made == ["dependencies AS native"]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert "services/core/compiled" in ignored, "what this machine compiled must not reach an image"
+    assert "services/native" in ignored, "what this machine compiled must not reach an image"
 
 
 def test_an_exporter_reads_statistics_and_no_document():

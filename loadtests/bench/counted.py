@@ -119,9 +119,9 @@ async def _ask(clients: list[Connection], asked: list[bytes], requests: int, *, 
 
 
 def steps_of(kind: str) -> dict[str, float]:
-    """The steps of one request of this kind, by file below services/. Raises RuntimeError for a compiled core."""
+    """The steps of one request of this kind, by file below services/. Raises RuntimeError for compiled code."""
     if compiled.in_use():
-        raise RuntimeError("the compiled core has no bytecodes: count with WEIR_CODE=python")
+        raise RuntimeError("compiled code has no bytecodes: count with WEIR_CODE=python")
     with tempfile.TemporaryDirectory() as folder:
         found = run(counted(kind, Path(folder)))
     return {file: count / REQUESTS for file, count in sorted(found.items())}

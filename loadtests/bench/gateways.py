@@ -52,7 +52,7 @@ time). Refusals: two requests hold the only slot and the only place in the queue
 a row on one connection are alike. Every figure is the median of {rounds} rounds of {seconds:g} s, and its note the
 least and the most; each round measures every gateway, in another order.
 
-Weir's core: {core}. Others: {versions}."""
+Weir's code: {code}. Others: {versions}."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ async def measure(options: Options, say: Say) -> Result:
         rate=RATE,
         rounds=options.rounds,
         seconds=options.seconds,
-        core="compiled" if compiled.in_use() else "Python",
+        code="compiled" if compiled.in_use() else "Python",
         versions=versions(),
     )
     return Result("Beside other gateways", {"gateways": found}, [about, figures_table(found)])

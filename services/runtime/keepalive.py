@@ -165,18 +165,16 @@ class Pool:
         try:
             connection = (self._reusable() if self._idle else None) or await self._connect()
             self._working[connection] = None
+            lost: ClosedBeforeReply | None = None
             try:
                 await connection.exchange(request)
             except ClosedBeforeReply as closed:
                 if connection.uses == 1 or (closed.sent and method not in REPEATABLE):
                     raise
+                lost = closed
+            if lost is not None:
                 self._working.pop(connection, None)
-                try:
-                    connection = await self._connect()
-                except PoolFull:
-                    raise
-                except UpstreamError:
-                    raise closed from None  # the server has failed, perhaps because of this request
+                connection = await self._replace(lost)
                 self._working[connection] = None
                 await connection.exchange(request)
         except BaseException:
@@ -187,6 +185,14 @@ class Pool:
                 connection.abort()
             raise
         return Reply(connection)
+
+    async def _replace(self, closed: ClosedBeforeReply) -> UpstreamConnection:
+        try:
+            return await self._connect()
+        except PoolFull:
+            raise
+        except UpstreamError:
+            raise closed from None  # the server has failed, perhaps because of this request
 
     async def _connect(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()

@@ -70,16 +70,20 @@ class Service:
             headers = exchange.headers if exchange.in_trace else ()
             exchange.trace = start_trace(self.tracer, headers, exchange.method, exchange.began_at)
         self.drain.inflight += 1
+        refusal: WeirError | None = None
         try:
-            if hot is not None:
-                await hot(exchange)
-            else:
-                await become_task()
-                await serve(self.api, exchange)
-            if not exchange.complete and not exchange.gone:
-                raise RuntimeError("the handler returned without completing its response")
-        except (Exception, asyncio.CancelledError) as error:
-            await self._failed(exchange, error)
+            try:
+                if hot is not None:
+                    await hot(exchange)
+                else:
+                    await become_task()
+                    await serve(self.api, exchange)
+                if not exchange.complete and not exchange.gone:
+                    raise RuntimeError("the handler returned without completing its response")
+            except (Exception, asyncio.CancelledError) as error:
+                refusal = self._refusal_for(exchange, error)
+            if refusal is not None:
+                await self._problem(exchange, refusal)
         finally:
             self.drain.inflight -= 1
             exchange.ended()
@@ -91,17 +95,17 @@ class Service:
             return client_id.decode("ascii")
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
 
-    async def _failed(self, exchange: Exchange, error: BaseException) -> None:
+    def _refusal_for(self, exchange: Exchange, error: BaseException) -> WeirError | None:
+        """What to answer after this error of a handler; None if the client is gone."""
         if isinstance(error, WeirError):
-            await self._problem(exchange, error)
-        elif isinstance(error, asyncio.CancelledError):  # the client is gone, or the drain's grace period is over
-            if exchange.gone:
-                exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
-            else:
-                await self._problem(exchange, Refused(Outcome.DRAINING, "this service is shutting down"))
-        else:
-            self.log.error("a handler failed", id=exchange.id, path=exchange.route, traceback=place_of(error))
-            await self._problem(exchange, WeirError(Outcome.INTERNAL, "an internal error; the log has its id"))
+            return error
+        if isinstance(error, asyncio.CancelledError):  # the client is gone, or the drain's grace period is over
+            if not exchange.gone:
+                return Refused(Outcome.DRAINING, "this service is shutting down")
+            exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
+            return None
+        self.log.error("a handler failed", id=exchange.id, path=exchange.route, traceback=place_of(error))
+        return WeirError(Outcome.INTERNAL, "an internal error; the log has its id")
 
     async def _problem(self, exchange: Exchange, error: WeirError) -> None:
         exchange.log.setdefault("outcome", error.outcome)

@@ -55,11 +55,14 @@ class Attempts:
             try:
                 return await self._attempt(request, loop.time())
             except UpstreamError as error:
-                await self._again(request, self._failed(request, error), error)
+                free = self._take_retry(request, self._failed(request, error), error)
             except Busy as busy:
                 request.overloaded = True
                 self._prober.refused(_place_of(request), busy)
-                await self._again(request, "refused", busy)
+                free = self._take_retry(request, "refused", busy)
+            await self._dispatcher.requeue_for_retry(request)
+            if not free:
+                request.halve_context()
 
     def _attempt(self, request: InferenceRequest, now: float) -> Awaitable[Whole | StartedStream]:
         """One attempt, to be awaited: a frame less between the client and the worker."""
@@ -109,8 +112,8 @@ class Attempts:
                 raise poison
         return "failed"
 
-    async def _again(self, request: InferenceRequest, reason: str, failure: Exception) -> None:
-        """Wait for another slot if the request may be retried. A worker that was never reached costs no retry."""
+    def _take_retry(self, request: InferenceRequest, reason: str, failure: Exception) -> bool:
+        """Take the retry, or raise the refusal. Returns whether it was free, since the worker was never reached."""
         now = asyncio.get_running_loop().time()
         if request.trace is not None:
             failed(request.trace, reason, now)
@@ -121,9 +124,7 @@ class Attempts:
         assert free or not request.retried, f"{request!r} has had its retry"
         request.retried = request.retried or not free
         self._metrics.retry(reason)
-        await self._dispatcher.requeue_for_retry(request)
-        if not free:
-            request.halve_context()
+        return free
 
     def _may_retry(self, request: InferenceRequest, now: float, failure: Exception, delay_s: float) -> bool:
         due = request.work_until
