@@ -72,7 +72,7 @@ class Pipeline:
 
     async def answer(self, exchange: Exchange, parse: Parser) -> None:
         """Serve one text request from beginning to end."""
-        await self.live(exchange, partial(self._answer, parse))
+        await self.live(exchange, partial(self.serve, parse))
 
     async def live(self, exchange: Exchange, work: Work) -> None:
         """Run `work`, settle the request once however it ends, and then send the failure, so that the slot is free
@@ -124,7 +124,8 @@ class Pipeline:
             return self.dispatcher.refusing.failed(str(silent))
         return _too_late(request)
 
-    async def _answer(self, parse: Parser, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+    async def serve(self, parse: Parser, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+        """Parse, admit and answer a request that `live` settles. Returns the refusal at admission."""
         early = earlyretry.repeated(exchange, request, self.dispatcher)
         if early is not None:
             self.metrics.early_retry(request.tenant)
@@ -172,12 +173,12 @@ class Pipeline:
         tenant, parsed, slo = _known(request), request.parsed, request.slo
         query = parsed.retrieval
         request.model = model = self._model(parsed.model, tenant)
-        if parsed.costly:
-            request.copies = judge(parsed, self.dispatcher.fleet.allowed(model))
         size = prompt_bytes(parsed.messages, parsed.prompt) if query is None else self.context.bytes(query)
         request.prompt_bytes = size
         request.prompt_tokens = self.context.sizes.tokens(model, size)
-        request.max_tokens = parsed.max_tokens * request.copies
+        request.max_tokens = parsed.max_tokens
+        if parsed.special is not None:
+            self._price(request, model, size)
         request.bytes = len(exchange.body)
         request.affinity = affinity(parsed.messages, parsed.prompt)
         if tenant.degrade:
@@ -192,6 +193,15 @@ class Pipeline:
             request.first_token_by = request.arrived_at + self._first_token_s(request)
         if slo.class_name is not None:
             request.class_name = slo.class_name
+
+    def _price(self, request: InferenceRequest, model: str, size: int) -> None:
+        """Add what the text of the prompt, of `size` bytes, and one answer to it do not cost. Raises BadInput."""
+        price = judge(request.parsed, self.dispatcher.fleet.servers(model))
+        size += price.bytes
+        request.copies = price.copies
+        request.max_tokens *= price.copies
+        request.prompt_bytes = size if price.exact else 0
+        request.prompt_tokens = self.context.sizes.tokens(model, size) * price.times + price.tokens
 
     def _model(self, named: str | None, tenant: Tenant) -> str:
         """The named model, or the first that this tenant may use. Raises NoSuchModel."""
