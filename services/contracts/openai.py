@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-MAX_MESSAGES = 16_384
+MAX_MESSAGES = 8192
 MAX_CHOICES = 128
 """OpenAI's bound of `n`."""
 MAX_PROMPTS = 2048
@@ -84,7 +84,10 @@ class ChatRequest(Sampling, frozen=True, kw_only=True):
 class CompletionRequest(Sampling, frozen=True, kw_only=True):
     """POST /v1/completions. `prompt` is a text, token ids, or a list of either. `max_tokens` is 0 only with `echo`."""
 
-    prompt: Annotated[str, Meta(min_length=1)] | Annotated[list[str | int | TokenIds], Meta(min_length=1)]
+    prompt: (
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
+    )
     max_tokens: Annotated[int, Meta(ge=0, le=131_072)] | None = None
 
 
@@ -93,7 +96,10 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
     at most 32,768 characters; an OpenAI-compatible server may take more of them, longer ones, and token ids.
     """
 
-    input: Annotated[str, Meta(min_length=1)] | Annotated[list[str | int | TokenIds], Meta(min_length=1)]
+    input: (
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
+    )
     model: ModelName | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65_536)] | None = None

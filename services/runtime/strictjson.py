@@ -39,7 +39,7 @@ class JsonLimits:
 
 
 _LIMITS = JsonLimits(quick=True)
-LONG = JsonLimits(max_items=262_144, max_containers=32_768, quick=True)
+LONG = JsonLimits(max_items=262_144, max_containers=16_384, quick=True)
 """For long contexts: a prompt of token ids, a chat of thousands of messages."""
 MAX_QUOTES = 4
 """Of an element: around its name and around its value. A list of the pieces between more would take much memory."""

@@ -31,16 +31,25 @@ MODEL = "/v1/models/{id:rest}"
 Routes = Mapping[tuple[str, str], Handler]
 HOT = {
     "/ask": describe(
-        "Answer a question from the tenant's documents.", request=AskRequest, reply=AskReply, parameters=HEADERS
+        "Answer a question from the tenant's documents.",
+        request=AskRequest,
+        reply=AskReply,
+        parameters=HEADERS,
+        streams=True,
     ),
     "/v1/chat/completions": describe(
-        "OpenAI chat completions, plain or streamed.", request=ChatRequest, reply=ChatCompletion, parameters=HEADERS
+        "OpenAI chat completions, plain or streamed.",
+        request=ChatRequest,
+        reply=ChatCompletion,
+        parameters=HEADERS,
+        streams=True,
     ),
     "/v1/completions": describe(
         "OpenAI text completions, plain or streamed.",
         request=CompletionRequest,
         reply=TextCompletion,
         parameters=HEADERS,
+        streams=True,
     ),
 }
 
@@ -79,7 +88,7 @@ def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
 
     description = describe("The models that the tenant may use and some worker serves; the first is the default.")
     api.add_api_route("/v1/models", models, methods=["GET"], **description)
-    api.add_api_route(MODEL, model, methods=["GET"], **describe("One of these models."))
+    api.add_api_route(MODEL, model, methods=["GET"], **describe("One of these models; 404 for any other."))
     api.add_api_route("/", front, methods=["GET"], include_in_schema=False, response_model=None)
 
 
