@@ -121,7 +121,7 @@ def _special_completion(json: Any, fault: BadInput, default_max_tokens: int) -> 
     prompt, more_bytes, ids = _prompts(request.prompt, "prompt")
     no_answer = request.max_tokens == 0
     if no_answer and json.get("echo") is not True:
-        raise BadInput("max_tokens: 0 is only possible with `echo`", "max_tokens")
+        raise BadInput("max_tokens: at least 1 was expected, or 0 with `echo`", "max_tokens")
     prompts = 1 if isinstance(request.prompt, str) or isinstance(request.prompt[0], int) else len(request.prompt)
     special = _special(json, fault, request.n, prompts, more_bytes, ids, no_answer=no_answer)
     max_tokens = 1 if no_answer else default_max_tokens

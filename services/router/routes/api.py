@@ -24,7 +24,7 @@ from services.router.routes.examples import HEADERS
 from services.router.serving.pipeline import Pipeline
 from services.runtime.api import Call, add_native, describe, json_answer
 from services.runtime.clock import unix_seconds
-from services.runtime.errors import NoSuchModel
+from services.runtime.errors import BadInput, NoSuchModel
 from services.runtime.http import Handler
 
 MODEL = "/v1/models/{id:rest}"
@@ -78,6 +78,8 @@ def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
         return json_answer({"object": "list", "data": served})
 
     async def model(exchange: Call, id: str) -> Response:
+        if not id:
+            raise BadInput("there is nothing at /v1/models/", status=404, code="not_found")
         tenant = pipeline.tenants.identify(exchange.header, None)
         if id not in pipeline.dispatcher.fleet.models or not tenant.allows(id):
             raise NoSuchModel(id)
