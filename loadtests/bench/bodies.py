@@ -63,10 +63,10 @@ def members(count: int) -> bytes:
     return b'{"messages":[{"role":"user","content":"x"}],"of_next_year":{' + pairs.encode() + b"}}"
 
 
-def bodies(most: int) -> Iterator[tuple[str, Parser, Callable[[], bytes]]]:
-    yield "a text in ASCII", chat, lambda: chat_of("a" * (most - ROOM))
-    yield "a text with one emoji", chat, lambda: chat_of("\U0001f600" + "a" * (most - ROOM))
-    yield "a picture", chat, lambda: picture(most - ROOM)
+def bodies(limit: int) -> Iterator[tuple[str, Parser, Callable[[], bytes]]]:
+    yield "a text in ASCII", chat, lambda: chat_of("a" * (limit - ROOM))
+    yield "a text with one emoji", chat, lambda: chat_of("\U0001f600" + "a" * (limit - ROOM))
+    yield "a picture", chat, lambda: picture(limit - ROOM)
     yield "262,000 token ids", complete, lambda: token_ids(262_000)
     yield "16,000 objects", chat, lambda: objects(16_000)
     yield "262,000 members", chat, lambda: members(262_000)

@@ -46,7 +46,7 @@ class OpenAIStream:
         self._last: UpstreamAnswer | None = None
         special = call.parsed.special
         self._choices = 1 if special is None else special.choices
-        self._begun, self._finished = {0}, set[int]()  # indexes of choices; the first one begins in any case
+        self._started, self._finished = {0}, set[int]()  # indexes of choices; the first one begins in any case
 
     async def next(self) -> Delta | None:
         while self.end is None:
@@ -118,7 +118,7 @@ class OpenAIStream:
             return  # encoded by the router's own serializer
         if not answer.choices and answer.usage is not None and not self._wants_usage:
             return  # requested by the router, not by the client
-        if not self._begun - self._finished:
+        if not self._started - self._finished:
             self._keep(self.tail, data)
         elif self._began:
             passed.append(_event(data))
@@ -127,7 +127,7 @@ class OpenAIStream:
 
     def _note_end(self, index: int, finish_reason: str | None, passed: list[bytes]) -> None:
         """Note whether a choice has finished. If another one begins after it, what was held back is passed."""
-        self._begun.add(index)
+        self._started.add(index)
         if finish_reason is not None:
             self._finished.add(index)
             self._finish_reason = finish_reason if self._finish_reason != "length" else "length"
@@ -144,7 +144,7 @@ class OpenAIStream:
     def _done(self) -> None:
         if self.end is not None:
             return
-        if self._finish_reason is None or self._begun - self._finished:
+        if self._finish_reason is None or self._started - self._finished:
             raise Truncated("the worker's stream ended without a finish reason")
         self.end = end_of(self._finish_reason, self._last.usage if self._last is not None else None)
         if not self._began:  # an empty answer: the held events go out with its end
