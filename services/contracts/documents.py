@@ -20,7 +20,15 @@ MAX_QUOTA = 2**53
 
 # Query parameters of GET /documents, for the OpenAPI document.
 PAGE_PARAMETERS: tuple[dict[str, Any], ...] = (
-    {"name": "after", "in": "query", "schema": {"type": "string"}},
+    {
+        "name": "after",
+        "in": "query",
+        "schema": {
+            "type": "string",
+            "maxLength": MAX_ID_BYTES,
+            "pattern": r"^[^\u0000-\u001f\u007f-\u009f\ufffd]*$",
+        },
+    },
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}},
 )
 

@@ -36,7 +36,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_ms: Annotated[float, Meta(gt=0, le=600_000)]
     max_tokens: Annotated[int, Meta(ge=1, le=131_072)]
     prompt: str | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=8192)] | None = None
     model: str | None = None
     stream: bool = True
     temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0

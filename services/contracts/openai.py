@@ -1,32 +1,54 @@
 """Client -> router: the OpenAI routes under `/v1`, as the official client and load generators use them.
 
 Only the fields that Weir uses are checked. Workers that speak OpenAI get every other field unchanged, unless it changes
-the cost or the order of the work (`router/parsing/fields.py`). `content` is a string or a list of text parts;
-`max_completion_tokens` is accepted for `max_tokens`.
+the cost or the order of the work (`router/parsing/fields.py`). Weir's own workers answer one text with one text
+(`router/parsing/plain.py`). `max_completion_tokens` is accepted for `max_tokens`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+MAX_MESSAGES = 8192
+MAX_CHOICES = 128
+"""OpenAI's bound of `n`."""
+MAX_PROMPTS = 2048
+"""OpenAI's bound of texts to embed in one request."""
+MAX_IDS = 262_144
+MAX_STOPS = 64
+MAX_TEXTS, MAX_TEXT_CHARS = 256, 32_768
+"""What Weir's own embedder takes."""
+
 MaxTokens = Annotated[int, Meta(ge=1, le=131_072)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+TenantName = Annotated[str, Meta(min_length=1, max_length=128)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+TokenIds = Annotated[list[int], Meta(min_length=1, max_length=MAX_IDS)]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of a message. Only text is supported."""
+    """One part of a message. Every type passes to an OpenAI-compatible server; Weir workers read `text` alone."""
 
-    type: Literal["text"]
-    text: str
+    type: Annotated[str, Meta(min_length=1, max_length=64)]
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    video_url: Any = None
+    audio_url: Any = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """One message. `content` may be missing for the roles assistant, tool and function."""
+    """One message. `content` may be missing where it is not the system's or the user's."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[Part] | None = None
+    tool_calls: list[Any] | None = None
+    function_call: dict[str, Any] | None = None
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -39,42 +61,48 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that chat and completions share."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    model: ModelName | None = None
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=1)] | None = None
-    stop: str | Annotated[list[str], Meta(max_length=4)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    stop: str | Annotated[list[str], Meta(max_length=MAX_STOPS)] | None = None
+    seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
-    tenant: Annotated[str, Meta(min_length=1, max_length=128)] | None = None  # believed in lab mode only
+    tenant: TenantName | None = None  # believed in lab mode only
 
 
 class ChatRequest(Sampling, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=1024)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class CompletionRequest(Sampling, frozen=True, kw_only=True):
-    """POST /v1/completions; one prompt per request."""
+    """POST /v1/completions. `prompt` is a text, token ids, or a list of either. `max_tokens` is 0 only with `echo`."""
 
-    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
+    prompt: (
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
+    )
+    max_tokens: Annotated[int, Meta(ge=0, le=131_072)] | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /v1/embeddings. The official client requests base64 by default."""
+    """POST /v1/embeddings. The official client requests base64 by default. Weir's own embedder takes 1 to 256 texts of
+    at most 32,768 characters; an OpenAI-compatible server may take more of them, longer ones, and token ids.
+    """
 
     input: (
-        Annotated[str, Meta(min_length=1, max_length=32_768)]
-        | Annotated[list[Annotated[str, Meta(min_length=1, max_length=32_768)]], Meta(min_length=1, max_length=256)]
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
     )
-    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    model: ModelName | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Meta(ge=1, le=8192)] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=65_536)] | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):

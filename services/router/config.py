@@ -44,6 +44,14 @@ class RouterSettings(ServiceSettings):
         pattern=r"^(https?://[^/\s]+)?$",
         description="address of the storm bench; empty for none; used in lab mode only",
     )
+    max_body_bytes: int = Field(16_777_216, ge=1024, le=268_435_456, description="largest request body accepted, bytes")
+    max_incoming_bytes: int = Field(
+        268_435_456,
+        ge=65_536,
+        le=68_719_476_736,
+        description="memory of requests being received, and of large bodies being answered, of all clients, bytes; at "
+        "least MAX_BODY_BYTES",
+    )
     max_inflight: int = Field(
         64, ge=1, le=100_000, description="hard cap on requests dispatched to workers, look-ahead included"
     )

@@ -47,10 +47,11 @@ class InferenceRequest(Request):
 
     model: str = ""
     copies: int = 1
-    """Answers computed at once (`best_of`); `max_tokens` is the sum over all of them."""
+    """Answers computed at once (`n`, `best_of`, several prompts); `max_tokens` is the sum over all of them."""
     affinity: int = 0
     """A hash of the prompt's beginning, for the worker whose prefix cache may hold it; 0: no prompt."""
     prompt_bytes: int = 0
+    """Bytes of the prompt's text; 0 if the server's count includes more than text."""
     queue_depth: int | None = None
     """Requests queued at its arrival; None: the scheduler was not asked."""
     admitted: bool = False

@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 JSON = "application/json"
 SCHEMAS = "#/components/schemas/"
+PRINTABLE = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": r"^[^\u0000-\u001f\u007f-\u009f\ufffd]+$"}
+"""The schema of an id in a path: at most 1,024 bytes of UTF-8 without control characters."""
 ASSETS = {  # files of the two pages, with their content types
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
@@ -95,10 +97,9 @@ def add_native(
 
 
 def _with_path(description: dict[str, Any], path: str) -> dict[str, Any]:
-    """Add the path parameters, which FastAPI would read from the signature of an ordinary endpoint."""
-    named = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in compile_path(path)[2]
-    ]
+    """Add the path parameters, which FastAPI would read from the signature of an ordinary endpoint, as printable."""
+    names = compile_path(path)[2]
+    named = [{"name": name, "in": "path", "required": True, "schema": PRINTABLE} for name in names]
     extra = description["openapi_extra"] or {}
     parameters = [*named, *extra.get("parameters", ())]
     return {
@@ -182,14 +183,19 @@ def describe(
     status: int = 200,
     refusals: Collection[Outcome] = tuple(REFUSALS),
     parameters: Sequence[dict[str, Any]] = (),
+    streams: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of `add_api_route` that describe a route. `refusals` are the outcomes it may answer with."""
+    """The arguments of `add_api_route` that describe a route. `refusals` are the outcomes it may answer with; it
+    `streams` if the answer may be server-sent events.
+    """
     extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
     if request is not None:
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(request)}}}
     answer: dict[str, Any] = {"description": "The answer"}
     if reply is not None:
-        answer["content"] = {"application/json": {"schema": _ref(reply)}}
+        answer["content"] = {JSON: {"schema": _ref(reply)}}
+    if streams:
+        answer["content"] = {**answer.get("content", {}), "text/event-stream": {"schema": {"type": "string"}}}
     return {
         "summary": summary,
         "response_model": None,
@@ -206,9 +212,9 @@ def _refusals(outcomes: Collection[Outcome]) -> dict[int | str, dict[str, Any]]:
         if outcome is not Outcome.CLIENT_GONE:
             by_status.setdefault(REFUSALS[outcome].status, []).append(outcome)
     content = {JSON: {"schema": _ref(Problem)}}
-    found: dict[int | str, dict[str, Any]] = {}
-    if by_status:
-        found = {status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()}
+    found: dict[int | str, dict[str, Any]] = {
+        status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()
+    }
     return found | {status: _refusal(of_status) for status, of_status in sorted(by_status.items())}
 
 

@@ -4,12 +4,13 @@
     time without a request on an open connection         close
     time a client may refuse to read                     abort
     connections, in all and of one source                429 and close
-    bytes of requests that no handler has yet            503 and close, before the body is read
+    bytes of requests that no handler has yet,
+    and of large bodies that are being answered          503 and close, before the body is read
 
 A connection has a timer unless it answers a request; a handler has its own deadline. Requests and refusals are
 answered in the order of arrival (RFC 9112 section 9.3.2). A request's bytes count in `Shared.incoming` until its
-handler starts; a declared body counts from its head on. What arrives whole and starts at once costs neither timer nor
-count. The reasons are in decision record 044.
+handler starts, those of a body above LARGE_BODY_BYTES until it is answered; a declared body counts from its head on.
+What arrives whole and starts at once costs neither timer nor count. The reasons are in decision records 044 and 072.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MAX_ANSWERS_PER_STEP = 32  # a long pipeline must not delay the other connection
 MAX_PIECES_PER_STEP = 64  # nor must a read that is parsed in very small pieces
 MAX_PIPELINED = 16  # requests, and their bytes, behind an answer before reading pauses; one more read may arrive
 MAX_PIPELINED_BYTES = 65_536
+LARGE_BODY_BYTES = 262_144  # more than one read brings: such a body counts as long as its request is here
 MAX_UNREAD_BYTES = 16_384  # of answers in this process before a handler waits; the kernel buffers as much again
 MAX_REFUSED = 16  # excess connections that may be open while they get their refusal; further ones are dropped
 
@@ -179,8 +181,9 @@ class Connection(ClientStream):
         self._unparsed, self._parsed = b"", 0
         self._inbound.stop()
         if self._held:
-            self._shared.incoming.release(self._source, self._held)
-            self._held = 0
+            held = self._held_by_answering()
+            self._shared.incoming.release(self._source, self._held - held)
+            self._held = held
 
     # Reading
 
@@ -231,8 +234,8 @@ class Connection(ClientStream):
             self._part_timer = None
 
     def _count(self) -> None:
-        """Count the bytes held for requests without a handler. Above a bound they are dropped, and one refusal sent."""
-        held = self._inbound.held + len(self._unparsed)
+        """Count the bytes held. Above a bound those of requests without a handler are dropped, and one refusal sent."""
+        held = self._inbound.held + len(self._unparsed) + self._held_by_answering()
         if held <= self._held:
             self._shared.incoming.release(self._source, self._held - held)
             self._held = held
@@ -246,6 +249,11 @@ class Connection(ClientStream):
         source_text, reason = bound_text(bound, "incoming_bytes")
         message = f"too many request bytes are being received{source_text}"
         self._refusal = Refused(Outcome.NO_CAPACITY, message, reason=reason)
+
+    def _held_by_answering(self) -> int:
+        """Bytes of the body that is being answered, if it is a large one."""
+        size = 0 if self._answering is None else len(self._answering.body)
+        return size if size > LARGE_BODY_BYTES else 0
 
     def _limit_read_ahead(self, size: int) -> None:
         """Pause reading above the bounds. Below them it goes on, since only a read shows that a client disconnects."""
@@ -289,9 +297,10 @@ class Connection(ClientStream):
         """Run a handler's first step; the rest is a task. One that waits before `become_task` fails there with 500."""
         assert self._answering is None, f"{exchange!r} would be answered out of turn: {self!r}"
         self._answering = exchange
-        refusal, app = exchange.refusal, self._shared.app
         handler: Coroutine[Any, Any, None] = (
-            app.handle(exchange) if refusal is None else self._answer_refusal(exchange, refusal)
+            self._shared.app.handle(exchange)
+            if exchange.refusal is None
+            else self._answer_refusal(exchange, exchange.refusal)
         )
         try:
             handler.send(None)
@@ -354,6 +363,8 @@ class Connection(ClientStream):
 
     def answered(self, exchange: Exchange) -> None:
         self._answering = None
+        if self._held:
+            self._count()
         if not exchange.keep_alive:
             self._linger() if self._refusal is not None else self.close()
             return

@@ -73,7 +73,8 @@ class ServiceSettings(BaseSettings):
         67_108_864,
         ge=65_536,
         le=68_719_476_736,
-        description="memory of requests being received, of all clients, bytes; at least MAX_BODY_BYTES",
+        description="memory of requests being received, and of large bodies being answered, of all clients, bytes; at "
+        "least MAX_BODY_BYTES",
     )
     client_timeout_s: float = Field(
         30.0,

@@ -26,14 +26,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """`max_items` bounds members and elements of the whole document, `max_digits` the digits of an integer."""
+    """`max_items` bounds members and elements of the whole document, `max_containers` its objects and arrays, which
+    take the most memory for a byte; `max_digits` the digits of an integer.
+    """
 
     max_depth: int = 64
     max_items: int = 10_000
+    max_containers: int = 10_000
     max_digits: int = 20
+    quick: bool = False
+    """Whether msgspec reads the common body: it knows the depth and the digits of `_LIMITS` only."""
 
 
-_LIMITS = JsonLimits()
+_LIMITS = JsonLimits(quick=True)
+LONG = JsonLimits(max_items=262_144, max_containers=16_384, quick=True)
+"""For long contexts: a prompt of token ids, a chat of thousands of messages."""
+MAX_QUOTES = 4
+"""Of an element: around its name and around its value. A list of the pieces between more would take much memory."""
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -92,32 +101,37 @@ _LONG = 10**_LIMITS.max_digits
 
 def loads(body: bytes, limits: JsonLimits = _LIMITS) -> Any:
     """Parse a request body. Raises BadInput (code `invalid_json` or `invalid_text`) that names the fault."""
-    if limits is _LIMITS:
+    if limits.quick:
         try:
-            return _plain(body)
+            return _plain(body, limits)
         except (_Doubt, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass
     return _strict(body, limits)
 
 
-def _plain(body: bytes) -> dict[str, Any]:
+def _plain(body: bytes, limits: JsonLimits) -> dict[str, Any]:
     """What the strict reader would return, or `_Doubt`.
 
     As many colons as members mean no duplicate keys. If strings contain colons, only those behind a quote or white
     space count.
     """
-    limit = _LIMITS.max_items
-    if len(body) > limit and body.count(b",") + body.count(b"[") + body.count(b"{") > limit:
+    if len(body) > limits.max_containers and _may_exceed(body, limits):
         raise _Doubt
     if b"\\u0000" in body:  # msgspec itself rejects a lone surrogate
         raise _Doubt
     value = _decode(body)
     if type(value) is not dict:
         raise _Doubt
-    members = _members(value, _LIMITS.max_depth)
+    members = _members(value, limits.max_depth)
     if members != body.count(b":") and members != sum(map(body.count, _BEFORE_A_VALUE)):
         raise _Doubt
     return value
+
+
+def _may_exceed(body: bytes, limits: JsonLimits) -> bool:
+    """Whether the document may have too many elements, those within its strings counted too."""
+    openings = body.count(b"[") + body.count(b"{")
+    return openings > limits.max_containers or openings + body.count(b",") > limits.max_items
 
 
 def _members(value: Any, depth: int) -> int:
@@ -160,22 +174,25 @@ def _strict(body: bytes, limits: JsonLimits) -> Any:
 
 def _bound_structure(body: bytes, limits: JsonLimits) -> None:
     openings = body.count(b"[") + body.count(b"{")
-    if openings <= limits.max_depth and body.count(b",") + openings <= limits.max_items:
+    if openings <= limits.max_depth and not _may_exceed(body, limits):
         return
-    bare = _outside_strings(body)
-    if bare.count(b",") + bare.count(b"[") + bare.count(b"{") > limits.max_items:
+    bare = _outside_strings(body, MAX_QUOTES * (limits.max_items + 1))
+    if bare is None or bare.count(b",") + bare.count(b"[") + bare.count(b"{") > limits.max_items:
         raise BadInput(f"the body has more than {limits.max_items} elements", code="invalid_json")
+    if bare.count(b"[") + bare.count(b"{") > limits.max_containers:
+        raise BadInput(f"the body has more than {limits.max_containers} objects and arrays", code="invalid_json")
     if _depth(bare) > limits.max_depth:
         raise BadInput(f"the body is nested deeper than {limits.max_depth} levels", code="invalid_json")
 
 
-def _outside_strings(body: bytes) -> bytes:
-    """The parts of a JSON document outside its strings.
+def _outside_strings(body: bytes, max_quotes: int) -> bytes | None:
+    """The parts of a JSON document outside its strings; None if it has more than `max_quotes` quotes.
 
     Without `\\\\` and `\\"` every quote begins or ends a string, so every second piece between quotes is outside. A
     backslash outside a string is not JSON: the decoder stops there, and up to there this is right.
     """
-    return b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return None if bare.count(b'"') > max_quotes else b"".join(bare.split(b'"')[::2])
 
 
 def _depth(bare: bytes) -> int:
@@ -245,9 +262,9 @@ def convert(value: Any, type_: type[T]) -> T:
         raise _bad_field(str(error)) from None
 
 
-def decode(body: bytes, type_: type[T]) -> T:
+def decode(body: bytes, type_: type[T], limits: JsonLimits = _LIMITS) -> T:
     """`loads`, then `convert`. Raises BadInput."""
-    return convert(loads(body), type_)
+    return convert(loads(body, limits), type_)
 
 
 _ABOUT_A_FIELD = (

@@ -29,7 +29,7 @@ from services.runtime.api import Call, describe, json_answer, native
 from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
 from services.runtime.health import Readiness
 from services.runtime.http import Exchange
-from services.runtime.strictjson import decode
+from services.runtime.strictjson import LONG, decode
 from services.worker.batching import EngineLoop
 from services.worker.engines.faults import Faults
 from services.worker.job import Job
@@ -192,7 +192,7 @@ class WorkerApi:
 
 
 def _read_generate(body: bytes) -> GenerateRequest:
-    return decode(body, GenerateRequest)
+    return decode(body, GenerateRequest, LONG)
 
 
 def check(request: GenerateRequest, model: str) -> None:

@@ -45,6 +45,8 @@ class WorkerSettings(ServiceSettings):
         256, ge=1, le=65_536, description="how far a slow reader may fall behind before its answer is dropped, tokens"
     )
 
+    max_body_bytes: int = Field(16_777_216, ge=1024, le=268_435_456, description="largest request body accepted, bytes")
+
     max_context_tokens: int = Field(
         0,
         ge=0,

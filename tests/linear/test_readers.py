@@ -43,7 +43,7 @@ KIB = 1024
 BODIES = (256 * KIB, 512 * KIB, 1024 * KIB)
 TEXTS = (KIB // 2, KIB, 2 * KIB)
 LINES = (KIB, 2 * KIB, 4 * KIB)
-STRICT = JsonLimits(max_items=10**9)  # the strict reader, and nothing refused for its count
+STRICT = JsonLimits(max_items=10**9, max_containers=10**9)  # the strict reader, and nothing refused for its count
 
 
 def repeated(before: bytes, pump: bytes, after: bytes = b"") -> Make:

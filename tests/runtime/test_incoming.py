@@ -11,7 +11,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.runtime import guard
-from services.runtime.connection import MAX_ANSWERS_PER_STEP, MAX_PIPELINED, MAX_REFUSED, Connection
+from services.runtime.connection import (
+    LARGE_BODY_BYTES,
+    MAX_ANSWERS_PER_STEP,
+    MAX_PIPELINED,
+    MAX_REFUSED,
+    Connection,
+)
 from services.runtime.guard import REQUEST_BYTES, GuardLimits, Inbound
 from services.runtime.http import Exchange
 from services.runtime.serve import HttpListener
@@ -45,7 +51,12 @@ class Stand:
 
     def __init__(self, limits: GuardLimits) -> None:
         self.release = asyncio.Event()
-        routes = {("GET", "/wait"): self._wait, ("GET", "/echo"): self._echo, ("POST", "/echo"): self._echo}
+        routes = {
+            ("GET", "/wait"): self._wait,
+            ("POST", "/wait"): self._wait,
+            ("GET", "/echo"): self._echo,
+            ("POST", "/echo"): self._echo,
+        }
         self._built = build(routes, eager=["/echo"])
         listener = self._built.listener
         assert isinstance(listener, HttpListener)
@@ -235,6 +246,86 @@ def test_a_body_for_which_there_is_no_room_is_refused_before_it_is_sent(addresse
             assert {reason(tape) for tape in refused} == {named}
             assert all(tape.closed and b"retry-after" in tape.written for tape in refused)
             assert not any(b"100 Continue" in tape.written for tape in refused)
+
+    run(main())
+
+
+LARGE = LARGE_BODY_BYTES + 1
+
+
+def in_reads(connection: Connection, data: bytes) -> None:
+    """As an event loop brings it."""
+    for at in range(0, len(data), A_READ):
+        connection.data_received(data[at : at + A_READ])
+
+
+@pytest.mark.parametrize(("size", "counted"), [(LARGE, LARGE), (LARGE_BODY_BYTES, 0)], ids=["large", "not large"])
+def test_a_large_body_counts_until_its_request_is_answered(size: int, counted: int) -> None:
+    async def main() -> None:
+        async with standing() as stand:
+            tape, connection = stand.connect()
+            for _ in range(2):  # on a connection that stays open
+                in_reads(connection, post(b"x" * size, path=b"/wait"))
+                await settled()
+                assert stand.shared.incoming.taken == counted
+                stand.release.set()
+                await settled()
+                assert stand.shared.incoming.taken == 0
+                stand.release.clear()
+            assert tape.written.count(b"HTTP/1.1 200") == 2
+
+    run(main())
+
+
+def test_a_large_body_no_longer_counts_when_its_client_has_left() -> None:
+    async def main() -> None:
+        async with standing() as stand:
+            _, connection = stand.connect()
+            in_reads(connection, post(b"x" * LARGE, path=b"/wait"))
+            await settled()
+            assert stand.shared.incoming.taken == LARGE
+            connection.connection_lost(None)
+            assert stand.shared.incoming.taken == 0
+
+    run(main())
+
+
+def test_large_bodies_that_are_answered_leave_no_room_for_more_of_them_and_what_is_small_goes_on() -> None:
+    async def main() -> None:
+        async with standing(GuardLimits(incoming_bytes=3 * LARGE)) as stand:
+            tapes = []
+            for _ in range(5):
+                tape, connection = stand.connect()
+                in_reads(connection, post(b"x" * LARGE, path=b"/wait"))
+                tapes.append(tape)
+                await settled()
+            refused = [tape for tape in tapes if b" 503 " in tape.written]
+            assert refused == tapes[3:] or refused == tapes[2:]
+            assert {reason(tape) for tape in refused} == {"incoming_bytes"}
+            assert stand.shared.incoming.taken <= 3 * LARGE
+            tape, connection = stand.connect()
+            connection.data_received(post(b"x"))
+            await settled()
+            assert status(tape) == 200
+            stand.release.set()
+            await settled()
+            assert stand.shared.incoming.taken == 0
+
+    run(main())
+
+
+def test_a_pipeline_behind_a_large_body_that_is_refused_leaves_that_body_counted() -> None:
+    async def main() -> None:
+        async with standing(GuardLimits(incoming_bytes=2 * LARGE, body_bytes=2 * LARGE)) as stand:
+            tape, connection = stand.connect()
+            in_reads(connection, post(b"x" * LARGE, path=b"/wait"))
+            await settled()
+            connection.data_received(post(b"x" * 2 * LARGE)[:1000])
+            assert stand.shared.incoming.taken == LARGE
+            stand.release.set()
+            await settled()
+            assert (tape.written.count(b"HTTP/1.1 200"), tape.written.count(b"HTTP/1.1 503")) == (1, 1)
+            assert stand.shared.incoming.taken == 0
 
     run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from services.contracts.answer import AskRequest
 from services.contracts.documents import PutDocument
 from services.contracts.openai import ChatRequest
+from services.router.parsing.plain import PlainChat
 from services.runtime.errors import BadInput
-from services.runtime.strictjson import JsonLimits, decode, loads
+from services.runtime.strictjson import LONG, JsonLimits, decode, loads
 
 STRICT_ONLY = JsonLimits()  # equal to the default, but not the same object: only that one is read quickly
 
@@ -115,6 +117,29 @@ def test_sixty_four_levels_are_not_too_deep() -> None:
         loads(b"[" * 3 + b"]" * 3, JsonLimits(max_depth=2))
 
 
+LONG_STRICT = replace(LONG, quick=False)
+
+
+@pytest.mark.parametrize("limits", [LONG, LONG_STRICT])
+def test_a_long_body_may_have_many_elements_and_fewer_objects(limits: JsonLimits) -> None:
+    ids = list(range(200_000))
+    assert loads(json.dumps({"prompt": ids}).encode(), limits) == {"prompt": ids}
+    for value, fault in (
+        (list(range(300_000)), "262144 elements"),
+        ([{}] * 20_000, "16384 objects and arrays"),
+        ([[]] * 20_000, "16384 objects and arrays"),
+    ):
+        with pytest.raises(BadInput, match=fault):
+            loads(json.dumps(value).encode(), limits)
+    with pytest.raises(BadInput, match="10000 elements"):
+        loads(json.dumps(ids).encode())
+
+
+def test_more_quotes_than_elements_can_have_are_refused_before_they_are_taken_apart() -> None:
+    with pytest.raises(BadInput, match="262144 elements"):
+        loads(b"[" * 70 + b'"' * 1_100_000, LONG)
+
+
 FIELDS = {
     "a missing field": (ChatRequest, b"{}", "messages"),
     "an inner field of a wrong type": (ChatRequest, b'{"messages":[{"role":1,"content":"x"}]}', "messages[0].role"),
@@ -128,7 +153,7 @@ FIELDS = {
     "a list at the top": (AskRequest, b"[]", None),
     "one that is not known where all must be": (PutDocument, b'{"text": "x", "txet": "y"}', "txet"),
     "an image where text is served": (
-        ChatRequest, b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}',
+        PlainChat, b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}',
         "messages[0].content[0].type",
     ),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
+from services.runtime.errors import BadInput
 
 
 class Format(Enum):
@@ -15,6 +16,7 @@ class Format(Enum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
     ASK = "ask"
 
 
@@ -22,6 +24,24 @@ class RetrievalQuery(msgspec.Struct, frozen=True):
     query: str
     top_k: int
     cache_ttl_s: float | None
+
+
+class Special(msgspec.Struct, frozen=True):
+    """What makes a request more than one plain text for one answer: it is judged and priced (`fields.judge`)."""
+
+    fields: tuple[str, ...] = ()
+    """Fields of the body with a rule in `fields`."""
+    fault: BadInput | None = None
+    """Why a Weir worker cannot read messages, prompt or sampling; None if it can."""
+    prompts: int = 1
+    choices: int = 1
+    """The most answers that come back: prompts times `n`."""
+    more_bytes: int = 0
+    """Bytes of text in the prompt beside `messages` and `prompt`: tool calls, further prompts."""
+    more_tokens: int = 0
+    """Token ids, and the estimate for pictures, sounds and files."""
+    no_answer: bool = False
+    """`max_tokens` is 0: the prompt is wanted back (`echo`), and nothing after it."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True):
@@ -42,8 +62,8 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     include_usage: bool = False
     body: dict[str, Any] | None = None
-    costly: tuple[str, ...] = ()
-    """Fields of `body` with a rule in `fields`, to be judged before the request is sent anywhere."""
+    special: Special | None = None
+    """None for most requests."""
 
 
 NOT_PARSED = ParsedRequest(Format.CHAT, None, None, 0, stream=False)

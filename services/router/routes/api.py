@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI, Response
 from starlette.responses import RedirectResponse
@@ -23,21 +24,32 @@ from services.router.routes.examples import HEADERS
 from services.router.serving.pipeline import Pipeline
 from services.runtime.api import Call, add_native, describe, json_answer
 from services.runtime.clock import unix_seconds
+from services.runtime.errors import BadInput, NoSuchModel
 from services.runtime.http import Handler
 
+MODEL = "/v1/models/{id:rest}"
 Routes = Mapping[tuple[str, str], Handler]
 HOT = {
     "/ask": describe(
-        "Answer a question from the tenant's documents.", request=AskRequest, reply=AskReply, parameters=HEADERS
+        "Answer a question from the tenant's documents.",
+        request=AskRequest,
+        reply=AskReply,
+        parameters=HEADERS,
+        streams=True,
     ),
     "/v1/chat/completions": describe(
-        "OpenAI chat completions, plain or streamed.", request=ChatRequest, reply=ChatCompletion, parameters=HEADERS
+        "OpenAI chat completions, plain or streamed.",
+        request=ChatRequest,
+        reply=ChatCompletion,
+        parameters=HEADERS,
+        streams=True,
     ),
     "/v1/completions": describe(
         "OpenAI text completions, plain or streamed.",
         request=CompletionRequest,
         reply=TextCompletion,
         parameters=HEADERS,
+        streams=True,
     ),
 }
 
@@ -64,17 +76,25 @@ def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
 
     async def models(exchange: Call) -> Response:
         tenant = pipeline.tenants.identify(exchange.header, None)
-        created = unix_seconds()
-        served = [
-            {"id": model, "object": "model", "created": created, "owned_by": "weir"}
-            for model in pipeline.dispatcher.fleet.models
-            if tenant.allows(model)
-        ]
+        served = [_shown(model) for model in pipeline.dispatcher.fleet.models if tenant.allows(model)]
         return json_answer({"object": "list", "data": served})
+
+    async def model(exchange: Call, id: str) -> Response:
+        if not id:
+            raise BadInput("there is nothing at /v1/models/", status=404, code="not_found")
+        tenant = pipeline.tenants.identify(exchange.header, None)
+        if id not in pipeline.dispatcher.fleet.models or not tenant.allows(id):
+            raise NoSuchModel(id)
+        return json_answer(_shown(id))
 
     async def front() -> Response:
         return RedirectResponse("/docs")
 
     description = describe("The models that the tenant may use and some worker serves; the first is the default.")
     api.add_api_route("/v1/models", models, methods=["GET"], **description)
+    api.add_api_route(MODEL, model, methods=["GET"], **describe("One of these models; 404 for any other."))
     api.add_api_route("/", front, methods=["GET"], include_in_schema=False, response_model=None)
+
+
+def _shown(model: str) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": unix_seconds(), "owned_by": "weir"}

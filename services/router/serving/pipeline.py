@@ -169,12 +169,12 @@ class Pipeline:
         parsed, slo = request.parsed, request.slo
         query = parsed.retrieval
         request.model = model = self._model(parsed.model, tenant)
-        if parsed.costly:
-            request.copies = judge(parsed, self.dispatcher.fleet.allowed(model))
         size = prompt_bytes(parsed.messages, parsed.prompt) if query is None else self.context.bytes(query)
         request.prompt_bytes = size
         request.prompt_tokens = self.context.sizes.tokens(model, size)
-        request.max_tokens = parsed.max_tokens * request.copies
+        request.max_tokens = parsed.max_tokens
+        if parsed.special is not None:
+            self._price(request, model, size)
         request.bytes = len(exchange.body)
         if tenant.degrade:
             request.max_level = DEEPEST
@@ -188,6 +188,15 @@ class Pipeline:
             request.first_token_by = request.arrived_at + self._first_token_s(request)
         if slo.class_name is not None:
             request.class_name = slo.class_name
+
+    def _price(self, request: InferenceRequest, model: str, size: int) -> None:
+        """Add what the text of the prompt, of `size` bytes, and one answer to it do not cost. Raises BadInput."""
+        price = judge(request.parsed, self.dispatcher.fleet.servers(model))
+        size += price.bytes
+        request.copies = price.copies
+        request.max_tokens *= price.copies
+        request.prompt_bytes = size if price.exact else 0
+        request.prompt_tokens = self.context.sizes.tokens(model, size) * price.times + price.tokens
 
     def _model(self, named: str | None, tenant: Tenant) -> str:
         """The named model, or the first that this tenant may use. Raises NoSuchModel."""

@@ -6,7 +6,7 @@ timings that a plain answer has in `Server-Timing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -156,9 +156,13 @@ _SERIALIZERS: dict[Format, type[ChatSerializer] | type[TextSerializer] | type[As
 }
 
 
-def passed_through(tail: Iterable[bytes], made: Timing) -> bytes:
-    """The last events of a passed-through stream: the worker's own, with the router's timings in the last one."""
-    *before, last = tail
-    value = msgspec.json.decode(last)
-    value["weir"] = made
-    return b"".join([*(b"data: " + data + b"\n\n" for data in before), event(value), DONE])
+def passed_through(tail: Sequence[bytes], made: Timing) -> bytes:
+    """The last events of a passed-through stream: the worker's own, with the router's timings added to the last one."""
+    *before, last = (data.replace(b"\n", b"\ndata: ") for data in tail)
+    if b'"weir"' in last:  # another Weir's timings, which are replaced
+        value = msgspec.json.decode(tail[-1])
+        value["weir"] = made
+        last = _encode(value)
+    else:
+        last = last[:-1] + b',"weir":' + _encode(made) + b"}"
+    return b"".join([*(b"data: " + data + b"\n\n" for data in (*before, last)), DONE])

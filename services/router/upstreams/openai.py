@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.parsing.fields import judge
-from services.router.parsing.parsed import Format
+from services.router.parsing.fields import Servers, judge
+from services.router.parsing.parsed import Format, ParsedRequest, Special
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
-from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
+from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, vectors_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.refusals import UNREADABLE
 from services.runtime.keepalive import Pool, Reply
@@ -26,7 +26,10 @@ from services.runtime.upstream import UpstreamError
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_ERROR_BYTES = 65_536
 MAX_MODEL_CHARS = 256
+MAX_VECTORS_BYTES = 64 * 1_048_576
+"""Of an answer of embeddings: 2,048 vectors of 4,096 numbers, as text."""
 MINIMUMS = ("min_tokens", "min_new_tokens")
+UNFINISHED = "the worker's answer has no finish reason: it may have been cut"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,7 +41,7 @@ class OpenAIUpstream:
         self, pool: Pool, models: tuple[str, ...], api_key: str | None, *,
         allow: frozenset[str] = frozenset(), salted: bool = False,
     ) -> None:  # fmt: skip
-        self._allow = allow
+        self._servers = Servers(allow=allow)
         self._salted = salted
         self._pool = pool
         self._models = models
@@ -49,6 +52,8 @@ class OpenAIUpstream:
 
     async def whole(self, call: Call, attempt: Attempt) -> Whole:
         reply = await self._post(call, attempt)
+        if call.parsed.special is not None:
+            return await _special_whole(reply, call.parsed.format, call.parsed.special)
         with reply:
             body = await reply.read(MAX_ANSWER_BYTES)
         answer = answer_of(body)
@@ -56,7 +61,7 @@ class OpenAIUpstream:
             raise WorkerFailed("the worker's answer has no choices")
         choice = answer.choices[0]
         if choice.finish_reason is None:
-            raise WorkerFailed("the worker's answer has no finish reason: it may have been cut")
+            raise WorkerFailed(UNFINISHED)
         return Whole(choice.words(), end_of(choice.finish_reason, answer.usage), raw=body)
 
     async def open(self, call: Call, attempt: Attempt) -> OpenAIStream:
@@ -68,9 +73,11 @@ class OpenAIUpstream:
         return OpenAIStream(reply, call)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
-        if call.parsed.costly:
-            judge(call.parsed, self._allow)
-        target = b"/completions" if call.parsed.format is Format.COMPLETIONS else b"/chat/completions"
+        parsed = call.parsed
+        target = b"/completions" if parsed.format is Format.COMPLETIONS else b"/chat/completions"
+        if parsed.special is not None:
+            judge(parsed, self._servers)
+            target = b"/embeddings" if parsed.format is Format.EMBEDDINGS else target
         headers = [
             *self._headers,
             *attempt.trace,
@@ -104,28 +111,56 @@ class OpenAIUpstream:
         self._pool.retire()
 
 
+async def _special_whole(reply: Reply, format: Format, special: Special) -> Whole:
+    """An answer of vectors, or of several choices."""
+    vectors = format is Format.EMBEDDINGS
+    with reply:
+        body = await reply.read(MAX_VECTORS_BYTES if vectors else MAX_ANSWER_BYTES)
+    if vectors:
+        return Whole("", end_of("stop", vectors_of(body).usage), raw=body)
+    answer = answer_of(body, special.choices)
+    reasons = [choice.finish_reason for choice in answer.choices]
+    if not reasons:
+        raise WorkerFailed("the worker's answer has no choices")
+    if None in reasons:
+        raise WorkerFailed(UNFINISHED)
+    reason = "length" if "length" in reasons else str(reasons[0])
+    return Whole(answer.choices[0].words(), end_of(reason, answer.usage), raw=body)
+
+
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     """The client's fields with the model, the granted limit and exact usage; `salted`: with the tenant's salt."""
-    if call.parsed.format is Format.ASK:
+    parsed = call.parsed
+    if parsed.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:
-        body = dict(call.parsed.body or {})
+        body = dict(parsed.body or {})
         body.pop("tenant", None)
     body["model"] = call.model
+    if salted:
+        body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))
     longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # only one is sent, since some servers reject two that differ
     body[longest] = call.answer_tokens
-    for name in MINIMUMS if call.parsed.costly else ():
-        if (body.get(name) or 0) > call.answer_tokens:
-            body[name] = call.answer_tokens
-    if salted:
-        body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))
-    body["stream"] = call.parsed.stream
-    if call.parsed.stream:
+    body["stream"] = stream = parsed.stream
+    if stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     else:
         body.pop("stream_options", None)
+    return body if parsed.special is None else _special_body(body, parsed, parsed.special, longest)
+
+
+def _special_body(body: dict[str, Any], parsed: ParsedRequest, special: Special, longest: str) -> dict[str, Any]:
+    """The body of a special request: the least length within the granted one; vectors have no length."""
+    if parsed.format is Format.EMBEDDINGS:
+        own = {name: value for name, value in (parsed.body or {}).items() if name != "tenant"}
+        return {**own, **{name: body[name] for name in ("model", "cache_salt") if name in body}}
+    for name in MINIMUMS:
+        if (body.get(name) or 0) > body[longest]:
+            body[name] = body[longest]
+    if special.no_answer:
+        body[longest] = 0
     return body
 
 

@@ -34,6 +34,7 @@ class _Message(msgspec.Struct):
     refusal: Any = None
     tool_calls: Any = None
     function_call: Any = None
+    audio: Any = None
 
     def words(self) -> str:
         """The text, joined from parts if need be."""
@@ -50,6 +51,7 @@ class _Message(msgspec.Struct):
             or self.reasoning
             or self.refusal
             or self.function_call
+            or self.audio
         )
 
 
@@ -96,12 +98,20 @@ class _Fault(msgspec.Struct):
     code: Any = None
 
 
+class _Vectors(msgspec.Struct):
+    data: list[msgspec.Raw]
+    usage: _Usage | None = None
+
+
 _answer = msgspec.json.Decoder(UpstreamAnswer)
+_vectors = msgspec.json.Decoder(_Vectors)
 _fault = msgspec.json.Decoder(_Fault)
 
 
-def answer_of(data: bytes) -> UpstreamAnswer:
-    """An answer or event with one choice. Raises the error that it contains, or UpstreamError if it cannot be read."""
+def answer_of(data: bytes, choices: int = 1) -> UpstreamAnswer:
+    """An answer or event of at most so many choices. Raises the error that it contains, or UpstreamError if it cannot
+    be read.
+    """
     try:
         answer = _answer.decode(data)
     except UNREADABLE as error:
@@ -109,11 +119,23 @@ def answer_of(data: bytes) -> UpstreamAnswer:
     if answer.error is not None and (fault := fault_in(data)) is not None:
         raise fault
     for choice in answer.choices:
-        if choice.index not in (0, None):
-            raise UpstreamError("the worker sent more than the one requested choice")
+        if choice.index not in (0, None) and not _is_index(choice.index, choices):
+            raise UpstreamError(f"the worker sent another choice than the {choices} that were requested")
         if choice.finish_reason in GAVE_UP:
             raise WorkerFailed(f"the worker ended the answer early: {choice.finish_reason}")
     return answer
+
+
+def vectors_of(data: bytes) -> _Vectors:
+    """An answer of embeddings. Raises as `answer_of` does."""
+    try:
+        return _vectors.decode(data)
+    except UNREADABLE as error:
+        raise fault_in(data) or UpstreamError(f"the worker's response has an unexpected format: {error}") from None
+
+
+def _is_index(index: Any, choices: int) -> bool:
+    return isinstance(index, int) and 0 <= index < choices
 
 
 def end_of(finish_reason: str, usage: _Usage | None) -> End:

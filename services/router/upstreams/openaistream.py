@@ -3,7 +3,8 @@
 Plain text events pass unread. Events without output (a role, a comment, Azure's filter results) are held back until the
 first output, which decides about a retry and TTFT. The finishing event and all that follows are held back until
 `[DONE]`, so that a cut stream is never taken for a complete one; without `[DONE]` a stream is complete if it finished
-and its body ended as HTTP demands. An error is raised, whatever its form.
+and its body ended as HTTP demands. Of several choices each must have finished, and the last finishing event is held
+back. An error is raised, whatever its form.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class OpenAIStream:
         self._kept_bytes = 0
         self._finish_reason: str | None = None
         self._last: UpstreamAnswer | None = None
+        special = call.parsed.special
+        self._choices = 1 if special is None else special.choices
+        self._started, self._finished = {0}, set[int]()  # indexes of choices; the first one begins in any case
 
     async def next(self) -> Delta | None:
         while self.end is None:
@@ -97,30 +101,39 @@ class OpenAIStream:
         if not self._began:
             return None
         if self._raw:
-            passed, self._held = [b"data: " + data + b"\n\n" for data in self._held] + passed, []
+            passed, self._held = [*map(_event, self._held), *passed], []
             return Delta(raw=b"".join(passed)) if passed else None
         return Delta("".join(texts)) if texts else None
 
     def _read_event(self, data: bytes, texts: list[str], passed: list[bytes]) -> None:
-        answer = answer_of(data)
+        answer = answer_of(data, self._choices)
         if answer.usage is not None:
             self._last = answer
-        choice = answer.choices[0] if answer.choices else None
-        if choice is not None:
+        for choice in answer.choices:
             if words := choice.words():
                 texts.append(words)
             self._began = self._began or choice.is_output()
-            self._finish_reason = choice.finish_reason or self._finish_reason
+            self._note_end(choice.index or 0, choice.finish_reason, passed)
         if not self._raw:
             return  # encoded by the router's own serializer
-        if choice is None and answer.usage is not None and not self._wants_usage:
+        if not answer.choices and answer.usage is not None and not self._wants_usage:
             return  # requested by the router, not by the client
-        if self._finish_reason is not None:
+        if not self._started - self._finished:
             self._keep(self.tail, data)
         elif self._began:
-            passed.append(b"data: " + data + b"\n\n")
+            passed.append(_event(data))
         else:
             self._keep(self._held, data)
+
+    def _note_end(self, index: int, finish_reason: str | None, passed: list[bytes]) -> None:
+        """Note whether a choice has finished. If another one begins after it, what was held back is passed."""
+        self._started.add(index)
+        if finish_reason is not None:
+            self._finished.add(index)
+            self._finish_reason = finish_reason if self._finish_reason != "length" else "length"
+        if self._choices > 1 and self.tail and self._began:
+            passed += map(_event, self.tail)
+            self.tail, self._kept_bytes = [], 0
 
     def _keep(self, kept: list[bytes], data: bytes) -> None:
         self._kept_bytes += len(data)
@@ -131,7 +144,7 @@ class OpenAIStream:
     def _done(self) -> None:
         if self.end is not None:
             return
-        if self._finish_reason is None:
+        if self._finish_reason is None or self._started - self._finished:
             raise Truncated("the worker's stream ended without a finish reason")
         self.end = end_of(self._finish_reason, self._last.usage if self._last is not None else None)
         if not self._began:  # an empty answer: the held events go out with its end
@@ -141,6 +154,10 @@ class OpenAIStream:
 
     def close(self) -> None:
         self._reply.close()
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
 def _may_pass(block: bytes) -> bool:

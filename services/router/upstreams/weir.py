@@ -6,12 +6,14 @@ import msgspec
 
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
+from services.router.parsing.fields import Servers, judge
 from services.router.upstreams.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
 from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
 from services.runtime.cut import Cut
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 
+ONLY_WEIR = Servers(weir=True, allow=None)
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_LINE_BYTES = 1_048_576
 MAX_PROBLEM_BYTES = 65_536
@@ -42,6 +44,8 @@ class WeirUpstream:
         return WeirStream(await self._post(call, attempt), call.answer_tokens)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
+        if call.parsed.special is not None:  # judged at admission, but the worker list may have changed
+            judge(call.parsed, ONLY_WEIR)
         body = _encode(_request(call, attempt))
         id = call.id.encode("ascii")
         headers = (_JSON, (b"x-request-id", id), *attempt.trace)
@@ -84,20 +88,21 @@ class WeirUpstream:
 
 
 def _request(call: Call, attempt: Attempt) -> GenerateRequest:
+    parsed = call.parsed
     return GenerateRequest(
         id=attempt.id,
         tenant=call.tenant,
         deadline_ms=attempt.remaining_ms,
         max_tokens=call.answer_tokens,
-        prompt=call.parsed.prompt,
+        prompt=parsed.prompt,
         messages=call.messages,
         model=call.model,
-        stream=call.parsed.stream,
-        temperature=1.0 if call.parsed.temperature is None else call.parsed.temperature,
-        top_p=1.0 if call.parsed.top_p is None else call.parsed.top_p,
-        stop=list(call.parsed.stop),
-        seed=call.parsed.seed,
-        ignore_eos=call.parsed.ignore_eos,
+        stream=parsed.stream,
+        temperature=1.0 if parsed.temperature is None else parsed.temperature,
+        top_p=1.0 if parsed.top_p is None else parsed.top_p,
+        stop=list(parsed.stop),
+        seed=parsed.seed,
+        ignore_eos=parsed.ignore_eos,
     )
 
 

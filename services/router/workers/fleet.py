@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from random import Random
 
+from services.router.parsing.fields import Servers
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
 from services.router.workers.expectedends import ExpectedEnds
@@ -88,10 +89,10 @@ class Fleet:
         candidates = self._candidates.get(model)
         return frozenset(candidates.live) if candidates is not None else frozenset()
 
-    def allowed(self, model: str) -> frozenset[str] | None:
-        """Client fields that every server of the model allows, as pricing precedes the choice; None: none gets any."""
+    def servers(self, model: str) -> Servers:
+        """What kinds of workers serve the model, live or not, since pricing precedes the choice."""
         candidates = self._candidates.get(model)
-        return frozenset() if candidates is None else candidates.allowed
+        return Servers() if candidates is None else candidates.servers
 
     # ---- slots
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.router.parsing.fields import Servers
 from services.router.workers.worker import AHEAD, DOWN, FREE, Availability, Worker
 
 
@@ -34,15 +35,14 @@ class IndexedSet:
 class CandidateSet:
     """The workers of one model, or of several models with the same workers, by availability.
 
-    `bounded`: at least one live worker has reported its memory. `allowed`: client fields that each worker may get, live
-    or not; None if all are Weir workers, which get none.
+    `bounded`: at least one live worker has reported its memory. `servers`: what kinds there are, live or not.
     """
 
-    __slots__ = ("ahead", "allowed", "bounded", "free", "largest_kv_tokens", "live", "members")
+    __slots__ = ("ahead", "bounded", "free", "largest_kv_tokens", "live", "members", "servers")
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.members = len(workers)
-        self.allowed = _allowed_by_all(workers)
+        self.servers = _servers(workers)
         self.free = IndexedSet()
         self.ahead = IndexedSet()
         self.live: set[Worker] = set()
@@ -89,6 +89,6 @@ class CandidateSet:
         return f"<CandidateSet {free} with a free slot, {ahead} with a look-ahead place, of {len(self.live)}>"
 
 
-def _allowed_by_all(workers: Sequence[Worker]) -> frozenset[str] | None:
+def _servers(workers: Sequence[Worker]) -> Servers:
     lists = [frozenset(worker.spec.allow) for worker in workers if worker.kind == "openai"]
-    return frozenset.intersection(*lists) if lists else None
+    return Servers(len(lists) < len(workers), frozenset.intersection(*lists) if lists else None)

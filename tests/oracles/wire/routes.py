@@ -57,6 +57,9 @@ async def others() -> str:
     async with standing(told, FakeWorker(answer), retrieval=library) as stand:
         say = stand.say
         await say("models", get("/v1/models"))
+        await say("a model", get("/v1/models/fake"))
+        await say("a model that is not there", get("/v1/models/gpt-9"))
+        await say("token ids for vectors", post("/v1/embeddings", {"input": [[1, 2]]}))
         await say("vectors", post("/v1/embeddings", {"input": ["one", "two"]}))
         await say("vectors in base64", post("/v1/embeddings", {"input": "one", "encoding_format": "base64"}))
         await say("vectors of another model", post("/v1/embeddings", {"input": "one", "model": "other"}))

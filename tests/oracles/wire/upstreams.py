@@ -18,6 +18,7 @@ from tests.oracles.wire.stand import TEXTS, standing
 from tests.oracles.wire.transcript import Transcript, connect, post, request, written
 
 CHAT, TEXT, ASK = TEXTS
+VECTORS = "/v1/embeddings"
 PORT = 7001
 
 
@@ -47,6 +48,9 @@ WHOLE = {"id": "up", "object": "chat.completion", "created": 1, "model": "m", "c
 OF_TEXT = {"id": "up", "object": "text_completion", "created": 1, "model": "m", "choices": [
     {"index": 0, "text": "A weir.", "finish_reason": "stop"}], "usage": USAGE}  # fmt: skip
 WORDS = (_chunk(delta={"role": "assistant", "content": "A "}), _chunk(delta={"content": "weir."}))
+TWO = {**WHOLE, "choices": [
+    {"index": index, "message": SAID, "finish_reason": "stop"} for index in range(2)]}  # fmt: skip
+SECOND = _chunk(index=1, delta={"content": "Another."}, finish_reason="length")
 END = (
     _chunk(finish_reason="stop"),
     b"data: " + json.dumps({"id": "up", "model": "m", "choices": [], "usage": USAGE}).encode() + b"\n\n",
@@ -115,6 +119,14 @@ OPENAI: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "a chat with fields of its own": (
         CHAT, {"tools": [], "logprobs": True, "n": 1, "seed": 3, "stop": "x", "temperature": 0.1}, _json(WHOLE)),
     "a chat of more than one answer": (CHAT, {"best_of": 3}, _json(WHOLE)),
+    "a chat of two answers": (CHAT, {"n": 2}, _json(TWO)),
+    "a chat of two answers, streamed": (CHAT, {"n": 2, "stream": True}, _events(*WORDS, SECOND, *END)),
+    "a chat with a picture": (CHAT, {"messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]}, _json(WHOLE)),
+    "two texts": (TEXT, {"prompt": ["a", "b"], "max_tokens": 8}, _json(OF_TEXT)),
+    "vectors": (VECTORS, {"input": [[1, 2]], "model": "m"},
+                _json({"data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 2}})),
+    "a field that is kept back": (CHAT, {"priority": -1}, _json(WHOLE)),
     "the worker refuses": (
         CHAT, {}, _json({"error": {"message": "full"}}, "429 Too Many Requests", "retry-after: 3")),
     "the worker is not ready": (CHAT, {}, _json({"error": {"message": "loading"}}, "503 Service Unavailable")),
@@ -145,7 +157,8 @@ async def openai() -> str:
         for name, (route, fields, script) in OPENAI.items():
             async with standing(told, workers_file=file, default_ttft_ms=1000) as stand:
                 server.script, server.said, server.cut = script, [], "cut" in name
-                asked = post(route, {**TEXTS[route], "max_tokens": 8, **fields}, x_request_id="mine")
+                body = fields if route == VECTORS else {**TEXTS[route], "max_tokens": 8, **fields}
+                asked = post(route, body, x_request_id="mine")
                 await stand.say(name, asked, within_s=5)
                 told.lines += server.said
     return told.text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.outcome import Outcome
-from services.router.parsing.parsed import Format, ParsedRequest
+from services.router.parsing.parsed import Format, ParsedRequest, Special
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Attempt, Busy, WorkerFailed
 from services.router.upstreams.openai import OpenAIUpstream, request_body
@@ -343,7 +343,7 @@ def test_a_clients_own_fields_go_on_and_its_tenant_does_not() -> None:
 
 def test_a_least_length_follows_the_longest_down() -> None:
     said = {"min_tokens": 50, "min_new_tokens": 3, "max_tokens": 100}
-    body = request_body(call(body=said, costly=("min_new_tokens", "min_tokens")))
+    body = request_body(call(body=said, special=Special(("min_new_tokens", "min_tokens"))))
     assert (body["max_tokens"], body["min_tokens"], body["min_new_tokens"]) == (9, 9, 3)
 
 
@@ -371,7 +371,7 @@ def test_without_the_setting_a_salt_goes_on_as_it_came_and_none_is_made() -> Non
 def test_a_server_gets_nothing_that_its_own_entry_does_not_allow() -> None:
     upstream = OpenAIUpstream(Pool("http://unused.test", max_connections=1), ("m",), None)
     with pytest.raises(BadInput) as refused:
-        run(upstream.whole(call(body={"priority": 1}, costly=("priority",), stream=False), Attempt("a", 1.0)))
+        run(upstream.whole(call(body={"priority": 1}, special=Special(("priority",)), stream=False), Attempt("a", 1.0)))
     assert refused.value.param == "priority"
 
 

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from services.router.parsing.fields import Servers
 from services.router.upstreams.call import Probe
 from services.router.workers.fleet import CHOICES, MAX_POOLED, MAX_PREFIXES, Fleet
 from services.router.workers.worker import Worker
@@ -447,15 +448,18 @@ def test_a_worker_says_how_it_stands() -> None:
 def test_a_field_is_allowed_for_a_model_if_every_server_that_may_serve_it_allows_it() -> None:
     both = worker("a", allow=["priority", "store"], models=("m", "n"))
     fleet = fleet_of(both, worker("b", allow=["priority"]), worker("w", kind="weir", slots=None, models=()))
-    assert fleet.allowed("m") == {"priority"}
-    assert fleet.allowed("n") == {"priority", "store"}
-    assert fleet.allowed("nobody's") == frozenset()
+    assert fleet.servers("m") == Servers(allow=frozenset({"priority"}))
+    assert fleet.servers("n") == Servers(allow=frozenset({"priority", "store"}))
+    assert fleet.servers("nobody's") == Servers()
     fleet.workers[1].health.suspect()
     fleet.looked(fleet.workers[1])
-    assert fleet.allowed("m") == {"priority"}, "it may be back before the request is sent"
+    assert fleet.servers("m").allow == {"priority"}, "it may be back before the request is sent"
 
 
-def test_where_only_weir_workers_serve_a_model_nothing_is_kept_back() -> None:
+def test_where_weir_workers_serve_a_model_a_request_is_judged_for_them_too() -> None:
     fleet = fleet_of(own := worker("w", kind="weir", slots=None, models=()))
     fleet.learn(own, probe(4))
-    assert fleet.allowed("m") is None
+    assert fleet.servers("m") == Servers(weir=True, allow=None)
+    mixed = fleet_of(worker("a", allow=["store"]), own := worker("w", kind="weir", slots=None, models=()))
+    mixed.learn(own, probe(4))
+    assert mixed.servers("m") == Servers(weir=True, allow=frozenset({"store"}))
