@@ -105,6 +105,8 @@ class DeadlineAdmission:
     ) -> int:  # fmt: skip
         """What fits before the deadline, if the first token is in time."""
         request.expires_for = "deadline"
+        if request.found_slot:
+            return grant_at_once(now, request, prompt_tokens, answer_tokens, estimator)
         if request.first_token_by < inf and (
             now + first_token_s(request, prompt_tokens, estimator) > request.first_token_by
         ):
@@ -190,6 +192,21 @@ def grant(
     return answer_tokens if needs_s <= slack_s else 0
 
 
+def grant_at_once(
+    now: float, request: Request, prompt_tokens: int, answer_tokens: int, estimator: Estimator
+) -> int:
+    """The test at the start for a request that found a free slot: the longest answer in tokens, 0 if none is in time.
+
+    No estimate decides: it is cut, or rejected, only by what cannot be in time at the speed that the workers announce.
+    """
+    prefill_s = estimator.least_prefill_s(prompt_tokens)
+    if request.first_token_by <= now + prefill_s:
+        request.expires_for = "first_token"
+        return 0
+    token_s = estimator.least_token_s if request.may_clamp else 0.0
+    return fit_clamp(answer_tokens, request.deadline - now, prefill_s, token_s)
+
+
 def first_token_s(request: Request, prompt_tokens: int, estimator: Estimator) -> float:
     """Seconds from the start to the first token: the 85 % quantile, the mean for a cold start.
 
@@ -210,6 +227,9 @@ def _latest_start(
 
     It may be in the past. Clamping it to now would make requests that cannot succeed the most urgent.
     """
+    if request.found_slot and not request.ready:  # its slot is free when its passages are there, as far as is known
+        why = "first_token" if request.first_token_by < request.deadline else "deadline"
+        return request.due_at - estimator.least_prefill_s(prompt_tokens), why
     if request.may_clamp or request.cold_start:
         shortest_s = estimator.prefill_backlog_s() + estimator.service_s(
             prompt_tokens, min(answer_tokens, settings.min_answer_tokens)

@@ -64,9 +64,13 @@ class Degradation:
         if self._offers % SLACK_EVERY == 0:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
+        if not check.free:
+            class_stats.crowded = True
         if controller.due(now):
             _update_controllers(now, check.pool_stats, check.settings.weights)
-        level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
+        level = 0 if check.free else controller.level
+        if self._held:
+            level = self._held.get(check.flow.node.name, level)
         return min(level, request.max_level) if level else 0
 
 
@@ -79,9 +83,10 @@ def _update_controllers(now: float, pool_stats: PoolStats, weights: Weights) -> 
         offered = class_stats.offered_per_s(now, weights)
         level = class_stats.controller.observe(
             now,
-            q95_wait_s=class_stats.recent_s.quantile(0.95),
+            q95_wait_s=class_stats.long_wait_s(),
             median_slack_s=class_stats.slacks_s.quantile(0.5),
-            offered_work_per_s=offered,
+            offered_work_per_s=offered if class_stats.crowded else [0.0] * len(offered),
             rate=max(left, (rate or 0.0) * class_stats.weight / all_weights),
         )
         left -= offered[level]
+        class_stats.crowded = False

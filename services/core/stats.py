@@ -8,7 +8,7 @@ from math import exp
 from services.core.calibration import WaitCalibration
 from services.core.codel import CoDelLimiter
 from services.core.cost import Lengths, Weights
-from services.core.estimator import Estimator
+from services.core.estimator import OUTLIER, Estimator
 from services.core.ladder import Controller, LadderSizes
 from services.core.offered import OfferedWork
 from services.core.pool import Flow, PoolQueue
@@ -23,6 +23,8 @@ GOT_S = 10.0
 
 WAITS = 100
 """Recent waits and slacks of a class that its ladder uses."""
+FEW_WAITS = 20
+"""Waits below which their q95 would be the longest of them."""
 
 
 class Waits:
@@ -91,7 +93,13 @@ class TenantStats:
 
     def served(self, service_s: float) -> None:
         """Add a sample: one of its requests held a slot this long."""
-        self.service_s += (service_s - self.service_s) * (0.05 if self.service_s else 1.0)
+        known_s = self.service_s
+        if not known_s:
+            self.service_s = service_s
+            return
+        if service_s > OUTLIER * known_s:
+            service_s = OUTLIER * known_s
+        self.service_s = known_s + 0.05 * (service_s - known_s)
 
 
 class ClassStats:
@@ -102,6 +110,7 @@ class ClassStats:
         "_before_s",
         "_since",
         "controller",
+        "crowded",
         "offered",
         "recent_s",
         "slacks_s",
@@ -114,12 +123,20 @@ class ClassStats:
         self.waits = Waits()
         self.controller = Controller(sizes.ladder)
         self.recent_s = Rolling(WAITS)
+        self.crowded = False
+        """Whether a request of this window of its ladder found no free slot."""
         self.slacks_s = Rolling(WAITS)
         self.offered = OfferedWork(sizes)
         """What was offered in this window of its ladder."""
         self._since = 0.0
         self._before = [0.0] * len(sizes.ladder)
         self._before_s = 0.0
+
+    def long_wait_s(self) -> float | None:
+        """q95 of the recent waits in seconds; None while few are known. Forgets them once all found a free slot."""
+        if not self.crowded and len(self.recent_s):
+            self.recent_s = Rolling(WAITS)
+        return self.recent_s.quantile(0.95) if len(self.recent_s) >= FEW_WAITS else None
 
     def offered_per_s(self, now: float, weights: Weights) -> list[float]:
         """Offered work per second over this window and the one before, by level. Starts a new window."""
