@@ -97,6 +97,9 @@ class DeadlineAdmission:
             limit_at = _wait_limit_at(request)
             if limit_at < latest:
                 return limit_at, "patience"
+        elif request.found_slot:  # as far as is known, a slot is free when its passages are there
+            latest = request.due_at - estimator.least_prefill_s(prompt_tokens)
+            why = "first_token" if request.first_token_by < request.deadline else "deadline"
         return latest, why
 
     def grant(
@@ -227,9 +230,6 @@ def _latest_start(
 
     It may be in the past. Clamping it to now would make requests that cannot succeed the most urgent.
     """
-    if request.found_slot and not request.ready:  # its slot is free when its passages are there, as far as is known
-        why = "first_token" if request.first_token_by < request.deadline else "deadline"
-        return request.due_at - estimator.least_prefill_s(prompt_tokens), why
     if request.may_clamp or request.cold_start:
         shortest_s = estimator.prefill_backlog_s() + estimator.service_s(
             prompt_tokens, min(answer_tokens, settings.min_answer_tokens)

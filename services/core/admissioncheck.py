@@ -247,13 +247,15 @@ class AdmissionCheck:
         """Record what it was admitted with. The scheduler may still reject it for a bound."""
         request = self.request
         assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
-        request.found_slot = self.free
-        request.cold_start = self.free or self._is_probe()
+        request.found_slot = free = self.free
+        tenant_stats = self.tenant_stats
+        request.cold_start = free or (tenant_stats.estimate_rejects > 0 and self._is_probe())
         request.length_quantile = self.quantile()
-        self.tenant_stats.estimate_rejects = 0
+        tenant_stats.estimate_rejects = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
-        if self.tenant_stats.lengths.guessed:
+        lengths = tenant_stats.lengths
+        if lengths.guessed:
             request.deferred_tokens = self.cost_tokens - self.prompt_tokens * self.settings.weights.prompt
         request.read_tokens = self.prompt_tokens if self.settings.unread_prompts_delay else 0
         request.predicted_wait_s = self.prediction.wait_s
@@ -262,7 +264,7 @@ class AdmissionCheck:
             request,
             self.prompt_tokens,
             self.answer_tokens,
-            self.tenant_stats.lengths,
+            lengths,
             self.pool_stats.estimator,
             self.settings,
         )

@@ -60,15 +60,16 @@ class Degradation:
             class_stats.offered.add_at_levels(request, check.tenant_stats.lengths, check.settings.weights)
         else:
             class_stats.offered.add(check.cost_tokens)
-        self._offers += 1
-        if self._offers % SLACK_EVERY == 0:
+        self._offers = offers = self._offers + 1
+        if not offers % SLACK_EVERY:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
-        if not check.free:
-            class_stats.crowded = True
-        if controller.due(now):
+        if now >= controller.window_ends:  # `due`, without a call for each request
             _update_controllers(now, check.pool_stats, check.settings.weights)
-        level = 0 if check.free else controller.level
+        if check.free:
+            level = 0
+        else:
+            level, class_stats.crowded = controller.level, True
         if self._held:
             level = self._held.get(check.flow.node.name, level)
         return min(level, request.max_level) if level else 0

@@ -122,7 +122,7 @@ class Controller:
     that is worth more than the one before it.
     """
 
-    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "_worth", "changes", "level")
+    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_worth", "changes", "level", "window_ends")
 
     def __init__(self, ladder: Sequence[LadderLevel] = LADDER) -> None:
         if not ladder:
@@ -134,7 +134,7 @@ class Controller:
         self.changes = 0
         self._calm = [0] * len(ladder)  # consecutive windows in which this level was good enough
         self._wanted = [0] * VOTES  # levels that the last windows wanted
-        self._window_ends = -math.inf  # until the first call
+        self.window_ends = -math.inf  # until the first call
         self._window = 0  # windows closed so far: the clock of all below, without rounding errors
         self._changed = -DWELL_WINDOWS
         self._spent = (-BUDGET_WINDOWS, -BUDGET_WINDOWS)  # windows of the last two changes that the budget paid for
@@ -145,7 +145,7 @@ class Controller:
 
     def due(self, now: float) -> bool:
         """Whether `observe` would use its arguments. Saves computing them otherwise."""
-        return now >= self._window_ends
+        return now >= self.window_ends
 
     def observe(
         self,
@@ -163,7 +163,7 @@ class Controller:
         the slacks those of recent arrivals; None without samples. Raises ValueError if the number of prices is not that
         of the levels.
         """
-        if now < self._window_ends:
+        if not self.due(now):
             return self.level
         if len(offered_work_per_s) != len(self._calm):
             raise ValueError(f"work was priced at {len(offered_work_per_s)} levels, the ladder has {len(self._calm)}")
@@ -177,10 +177,10 @@ class Controller:
 
     def _pass_silence(self, now: float) -> None:
         """Close the windows without a call, except the one that this call is for."""
-        if self._window_ends == -math.inf:
-            self._window_ends = now
-        silent = int((now - self._window_ends) / WINDOW_S)
-        self._window_ends += (silent + 1) * WINDOW_S
+        if self.window_ends == -math.inf:
+            self.window_ends = now
+        silent = int((now - self.window_ends) / WINDOW_S)
+        self.window_ends += (silent + 1) * WINDOW_S
         while silent and self.level:
             self._close([0.0] * len(self._calm), long_waits=False)
             silent -= 1
