@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from services.core.choices import SchedulerSettings
 from services.core.cost import Lengths
-from services.core.estimator import PROBABLE, Estimator
+from services.core.estimator import ENOUGH, PROBABLE, Estimator
 from services.core.ladder import fit_clamp
 from services.core.outcome import Outcome
 from services.core.request import Request
@@ -195,19 +195,25 @@ def grant(
     return answer_tokens if needs_s <= slack_s else 0
 
 
-def grant_at_once(
-    now: float, request: Request, prompt_tokens: int, answer_tokens: int, estimator: Estimator
-) -> int:
+def grant_at_once(now: float, request: Request, prompt_tokens: int, answer_tokens: int, estimator: Estimator) -> int:
     """The test at the start for a request that found a free slot: the longest answer in tokens, 0 if none is in time.
 
-    No estimate decides: it is cut, or rejected, only by what cannot be in time at the speed that the workers announce.
+    No estimate rejects it: only the deadline, and the prefill speed that the workers announce. An answer that may be
+    cut is cut if all of it would be late at the median time per token, which no minority of slow answers moves; then to
+    what fits with caution.
     """
-    prefill_s = estimator.least_prefill_s(prompt_tokens)
+    slack_s, prefill_s = request.deadline - now, estimator.least_prefill_s(prompt_tokens)
     if request.first_token_by <= now + prefill_s:
         request.expires_for = "first_token"
         return 0
-    token_s = estimator.least_token_s if request.may_clamp else 0.0
-    return fit_clamp(answer_tokens, request.deadline - now, prefill_s, token_s)
+    if prefill_s >= slack_s:
+        return 0
+    if estimator.prefill_model.samples >= ENOUGH:
+        prefill_s = estimator.prefill_s(prompt_tokens)
+    if not request.may_clamp or slack_s >= prefill_s + answer_tokens * estimator.median_s:
+        return answer_tokens
+    cautious_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
+    return fit_clamp(answer_tokens, slack_s, cautious_s, estimator.token_s(CAUTIOUS)) or answer_tokens
 
 
 def first_token_s(request: Request, prompt_tokens: int, estimator: Estimator) -> float:

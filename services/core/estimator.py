@@ -39,9 +39,12 @@ FITTED = 5
 """Prompts before the error of the line counts: an announced value has no start term, and may be wrong a hundredfold."""
 OUTLIER = 5.0
 """A time counts as at most this many times the expected one: what one slow answer teaches is bounded."""
-FASTER, FASTER_RUN, FASTER_FADE = 3.0, 5, 0.25
-"""After this many times in a row that were this many times shorter than expected, each further one reduces the weight
-of all that was learned before to this share: a pool that is fast again is known to be within ten answers."""
+FASTER_PREFILL, FASTER_PACE = 3.0, 1.5
+"""A prefill, and a time per token, that is this many times shorter than expected is a sign of faster workers. Prefills
+vary more: they wait for steps and for one another."""
+FASTER_RUN, FASTER_FADE = 5, 0.25
+"""After this many signs in a row, each further one reduces the weight of all that was learned before to this share: a
+pool that is fast again is known to be within ten answers."""
 _FADE = exp2(-1.0 / HALF_LIFE)
 
 
@@ -87,7 +90,6 @@ class Estimator:
         "_starts",
         "_token_s",
         "announced_per_slot_s",
-        "announced_token_s",
         "busy",
         "late_ends",
         "mean_cost",
@@ -115,7 +117,6 @@ class Estimator:
         """R, work per second of all slots; None while unknown."""
         self.mean_cost = 0.0
         self.announced_per_slot_s = work_per_slot_s
-        self.announced_token_s = s_per_token or 0.0
         self._full = Ratio()
         self._any = Ratio()
         self._full_s = 0.0
@@ -214,6 +215,8 @@ class Estimator:
         self._any.add(work, spent_s)
         if full:
             self._full.add(work, spent_s)
+        elif rate and self._full.below * rate > ENOUGH * self.mean_cost * self.slots:
+            self._full.fade(_FADE)  # what was seen under load grows old, so that the next samples under load count
         self._update_rate()
 
     def learn_prefill(self, seconds: float, prompt_tokens: float, before_tokens: float = 0.0) -> None:
@@ -221,7 +224,7 @@ class Estimator:
         if prompt_tokens <= 0:
             return
         predicted = self.prefill_model.seconds(prompt_tokens, before_tokens)
-        if seconds * FASTER < predicted:
+        if seconds * FASTER_PREFILL < predicted:
             self._faster_prefill += 1
             if self._faster_prefill > FASTER_RUN:
                 self._forget()
@@ -238,7 +241,7 @@ class Estimator:
         """Add a sample: the tokens after the first took this long."""
         if tokens > 0 and seconds > 0:
             token_s, median_s = seconds / tokens, self.median_s
-            if token_s * FASTER < median_s:
+            if token_s * FASTER_PACE < median_s:
                 self._faster_pace += 1
                 if self._faster_pace > FASTER_RUN:
                     self._forget()
@@ -305,11 +308,6 @@ class Estimator:
         if announced_s is None:
             return 0.0
         return min(announced_s * prompt_tokens, self.prefill_model.seconds(prompt_tokens))
-
-    @property
-    def least_token_s(self) -> float:
-        """Seconds per token as the workers announce, or as measured if that is shorter; 0 if they announce nothing."""
-        return min(self.announced_token_s, self.median_s)
 
     def token_s(self, q: float) -> float:
         """Seconds per token of an answer at the quantile q; 0 while unknown."""

@@ -20,6 +20,7 @@ from itertools import pairwise
 WINDOW_S = 0.5
 DWELL_WINDOWS = 6  # 3 s
 CALM_WINDOWS = 10  # 5 s
+QUIET_WINDOWS = 6  # 3 s
 BUDGET_WINDOWS = 120  # 60 s
 LONG_WAIT_SHARE = 0.5  # of the median slack
 SPARE = 1.25  # factor on the load at which a calm level must still be the best
@@ -122,7 +123,18 @@ class Controller:
     that is worth more than the one before it.
     """
 
-    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_worth", "changes", "level", "window_ends")
+    __slots__ = (
+        "_calm",
+        "_changed",
+        "_quiet",
+        "_spent",
+        "_wanted",
+        "_window",
+        "_worth",
+        "changes",
+        "level",
+        "window_ends",
+    )
 
     def __init__(self, ladder: Sequence[LadderLevel] = LADDER) -> None:
         if not ladder:
@@ -135,6 +147,7 @@ class Controller:
         self._calm = [0] * len(ladder)  # consecutive windows in which this level was good enough
         self._wanted = [0] * VOTES  # levels that the last windows wanted
         self.window_ends = -math.inf  # until the first call
+        self._quiet = 0  # consecutive windows in which most requests found a free slot
         self._window = 0  # windows closed so far: the clock of all below, without rounding errors
         self._changed = -DWELL_WINDOWS
         self._spent = (-BUDGET_WINDOWS, -BUDGET_WINDOWS)  # windows of the last two changes that the budget paid for
@@ -155,12 +168,14 @@ class Controller:
         median_slack_s: float | None,
         offered_work_per_s: Sequence[float],
         rate: float | None,
+        quiet: bool = False,
     ) -> int:
         """The level from now on.
 
         `offered_work_per_s` is all offered work, served or not, priced at each level; best a mean over the last
         second. `rate` is the capacity in the same unit, None or 0 while unknown. The waits are those of recent starts,
-        the slacks those of recent arrivals; None without samples. Raises ValueError if the number of prices is not that
+        the slacks those of recent arrivals; None without samples. `quiet`: most requests of this window found a free
+        slot, so whatever the estimates say there was no overload. Raises ValueError if the number of prices is not that
         of the levels.
         """
         if not self.due(now):
@@ -168,8 +183,12 @@ class Controller:
         if len(offered_work_per_s) != len(self._calm):
             raise ValueError(f"work was priced at {len(offered_work_per_s)} levels, the ladder has {len(self._calm)}")
         self._pass_silence(now)
-        loads = _loads(offered_work_per_s, rate)
-        if loads is None:
+        loads = [0.0] * len(self._calm) if quiet else _loads(offered_work_per_s, rate)
+        self._quiet = self._quiet + 1 if quiet else 0
+        if self.level and self._quiet >= QUIET_WINDOWS:
+            self._window += 1
+            self._change(0, free=True)
+        elif loads is None:
             self._hold()
         else:
             self._close(loads, _long(q95_wait_s, median_slack_s))

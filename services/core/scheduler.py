@@ -267,7 +267,9 @@ class Scheduler:
                     request.expires_for = "patience"
                     self.drr.postpone(request, ends_at)
         self.drr.make_ready(now, request)
-        if request.found_slot and request.stage is WAITING:  # from now on it waits as any other, unless it starts at once
+        if (
+            request.found_slot and request.stage is WAITING
+        ):  # from now on it waits as any other, unless it starts at once
             self._set_expiry(request)
 
     def leave(self, now: float, request: Request) -> bool:

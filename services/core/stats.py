@@ -23,6 +23,8 @@ GOT_S = 10.0
 
 WAITS = 100
 """Recent waits and slacks of a class that its ladder uses."""
+QUIET_SHARE = 0.25
+"""A window of the ladder is quiet while at most this share of its requests found no free slot."""
 FEW_WAITS = 20
 """Waits below which their q95 would be the longest of them."""
 
@@ -108,10 +110,12 @@ class ClassStats:
     __slots__ = (
         "_before",
         "_before_s",
+        "_offers_before",
         "_since",
         "controller",
         "crowded",
         "offered",
+        "offers",
         "recent_s",
         "slacks_s",
         "waits",
@@ -123,8 +127,10 @@ class ClassStats:
         self.waits = Waits()
         self.controller = Controller(sizes.ladder)
         self.recent_s = Rolling(WAITS)
-        self.crowded = False
-        """Whether a request of this window of its ladder found no free slot."""
+        self.offers = self._offers_before = 0
+        """Requests ever offered, rejected or not."""
+        self.crowded = 0
+        """How many requests of this window of its ladder found no free slot."""
         self.slacks_s = Rolling(WAITS)
         self.offered = OfferedWork(sizes)
         """What was offered in this window of its ladder."""
@@ -132,10 +138,17 @@ class ClassStats:
         self._before = [0.0] * len(sizes.ladder)
         self._before_s = 0.0
 
-    def long_wait_s(self) -> float | None:
-        """q95 of the recent waits in seconds; None while few are known. Forgets them once all found a free slot."""
-        if not self.crowded and len(self.recent_s):
+    def is_quiet(self) -> bool:
+        """Whether most requests of this window found a free slot. Starts a new window, without the waits before it."""
+        offers, crowded = self.offers - self._offers_before, self.crowded
+        self._offers_before, self.crowded = self.offers, 0
+        quiet = crowded <= QUIET_SHARE * offers
+        if quiet and len(self.recent_s):
             self.recent_s = Rolling(WAITS)
+        return quiet
+
+    def long_wait_s(self) -> float | None:
+        """q95 of the recent waits in seconds; None while few are known."""
         return self.recent_s.quantile(0.95) if len(self.recent_s) >= FEW_WAITS else None
 
     def offered_per_s(self, now: float, weights: Weights) -> list[float]:
