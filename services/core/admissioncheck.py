@@ -92,12 +92,13 @@ class AdmissionCheck:
         self.tenant_stats = flow.stats
         self.flow = flow
         pool, estimator = pool_stats.pool, pool_stats.estimator
-        self.prediction = pool.discipline.predict_wait(
+        self.prediction = prediction = pool.discipline.predict_wait(
             now, flow, request.due_at, estimator, measured_rounds=settings.measured_rounds
         )
-        self.prefill_backlog_s = estimator.prefill_backlog_s(pool.unread_tokens if self.prediction.idle else 0)
-        self.free = self.prediction.idle and self.prefill_backlog_s <= CONGESTED * (request.deadline - now)
-        self.share = pool.share(flow) if self.prediction.idle and self.prefill_backlog_s else self.prediction.share
+        idle = prediction.idle
+        self.prefill_backlog_s = backlog_s = estimator.prefill_backlog_s(pool.unread_tokens if idle else 0)
+        self.free = idle and backlog_s <= CONGESTED * (request.deadline - now)
+        self.share = pool.share(flow) if idle and backlog_s else prediction.share
         self.under_share = True
         self.level = 0
         self._quantile = 0.0  # computed on the first use, as the next one

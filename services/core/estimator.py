@@ -215,7 +215,7 @@ class Estimator:
         self._any.add(work, spent_s)
         if full:
             self._full.add(work, spent_s)
-        elif rate and self._full.below * rate > ENOUGH * self.mean_cost * self.slots:
+        elif self._full.samples > ENOUGH and rate and self._full.below * rate > ENOUGH * self.mean_cost * self.slots:
             self._full.fade(_FADE)  # what was seen under load grows old, so that the next samples under load count
         self._update_rate()
 
