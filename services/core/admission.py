@@ -3,7 +3,8 @@
     max(wait, q95(retrieval)) + prefill before it + own service <= margin * (deadline - now)
     max(wait, q95(retrieval)) + prefill before it + own prefill <= margin * (first token due - now)     streams only
 
-While a slot is free, only what could not finish in an idle pool is rejected. Wait and service time are separate terms
+Before a free slot no estimate rejects: only a passed deadline, and the prefill speed that workers announce
+(`grant_at_once`, docs/decisions/074). Wait and service time are separate terms
 because they err differently: the wait depends on many other requests, the service time on one unknown length. A tenant
 above its share is judged by high quantiles only as far as it gets its share: if caution rejected all its requests, it
 would have no queue for the scheduler to be fair to. Related work (Clockwork, Nexus, Mooncake, QLM) does not know a

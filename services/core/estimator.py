@@ -6,6 +6,9 @@ While fewer than ENOUGH samples exist at that load, R is what the workers announ
 load. Prefill is a linear model (`prefill.py`) times the quantile of its error. The error is relative to at least the
 mean prefill: a short prompt that waits for a long one takes fifteen times its prediction, and with that factor every
 long prompt would miss its deadline. The sketches' relative error is 2 %.
+
+One slow answer teaches little: a time counts as at most OUTLIER times the expected one, and a few fast answers in a row
+fade what was learned before (docs/decisions/073).
 """
 
 from __future__ import annotations

@@ -5,9 +5,11 @@
 A window of 0.5 s wants the level with the highest value, from the present one on. A rise needs the votes of several
 windows, a fall 5 s of calm at a quarter more load. While the work is constant the level changes at most twice, ever.
 
-Waits alone decide nothing: the standing-queue control keeps them short at any load, and below 0.8 R a long wait is left
-from a burst. Each level is judged by its own price: priced at level 0, a steady overload would climb and fall for ever.
-Yield and harvest are Fox and Brewer's (1999); a controller that dims optional work is Klein et al.'s (ICSE 2014).
+A window in which most requests found a free slot is quiet: whatever the estimates say, it counts as one without work,
+and six of them end a degradation. Waits alone decide nothing: the standing-queue control keeps them short at any load,
+and below 0.8 R a long wait is left from a burst. Each level is judged by its own price: priced at level 0, a steady
+overload would climb and fall for ever. Yield and harvest are Fox and Brewer's (1999); a controller that dims optional
+work is Klein et al.'s (ICSE 2014).
 """
 
 from __future__ import annotations
