@@ -125,7 +125,7 @@ class Job(Request):
         self.ready = True
         self.stage = Stage.NEW
         self.level = self.sequence = 0
-        self.cold_start = self.predicted_as_new = False
+        self.cold_start = self.found_slot = self.predicted_as_new = False
         self.length_quantile = 0.5
         self.read_tokens = 0
         self.read_before_tokens = 0.0

@@ -29,6 +29,7 @@ CHOICES: Mapping[str, PolicyChoice] = {
     **{name: PolicyChoice(policy=name) for name in ALL},  # type: ignore[arg-type]  # a name is a policy's
     "weir_with_clamp": PolicyChoice(policy="weir", label="weir_with_clamp", may_clamp=True),
     "weir_without_ladder": PolicyChoice(policy="weir", label="weir_without_ladder", max_level=0),
+    "weir_uncut": PolicyChoice(policy="weir", label="weir_uncut", max_level=0, may_clamp=False),
 }
 COUNTED = ("warm_up_s=3", "cool_down_s=3")
 TABLE = Path(__file__).with_name("promises.yaml")

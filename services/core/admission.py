@@ -3,7 +3,8 @@
     max(wait, q95(retrieval)) + prefill before it + own service <= margin * (deadline - now)
     max(wait, q95(retrieval)) + prefill before it + own prefill <= margin * (first token due - now)     streams only
 
-While a slot is free, only what could not finish in an idle pool is rejected. Wait and service time are separate terms
+Before a free slot no estimate rejects: only a passed deadline, and the prefill speed that workers announce
+(`grant_at_once`, docs/decisions/074). Wait and service time are separate terms
 because they err differently: the wait depends on many other requests, the service time on one unknown length. A tenant
 above its share is judged by high quantiles only as far as it gets its share: if caution rejected all its requests, it
 would have no queue for the scheduler to be fair to. Related work (Clockwork, Nexus, Mooncake, QLM) does not know a
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from services.core.choices import SchedulerSettings
 from services.core.cost import Lengths
-from services.core.estimator import PROBABLE, Estimator
+from services.core.estimator import ENOUGH, PROBABLE, Estimator
 from services.core.ladder import fit_clamp
 from services.core.outcome import Outcome
 from services.core.request import Request
@@ -97,6 +98,9 @@ class DeadlineAdmission:
             limit_at = _wait_limit_at(request)
             if limit_at < latest:
                 return limit_at, "patience"
+        elif request.found_slot:  # as far as is known, a slot is free when its passages are there
+            latest = request.due_at - estimator.least_prefill_s(prompt_tokens)
+            why = "first_token" if request.first_token_by < request.deadline else "deadline"
         return latest, why
 
     def grant(
@@ -105,6 +109,8 @@ class DeadlineAdmission:
     ) -> int:  # fmt: skip
         """What fits before the deadline, if the first token is in time."""
         request.expires_for = "deadline"
+        if request.found_slot:
+            return grant_at_once(now, request, prompt_tokens, answer_tokens, estimator)
         if request.first_token_by < inf and (
             now + first_token_s(request, prompt_tokens, estimator) > request.first_token_by
         ):
@@ -188,6 +194,27 @@ def grant(
     else:
         needs_s = estimator.probable_s(prompt_tokens, probable_tokens)
     return answer_tokens if needs_s <= slack_s else 0
+
+
+def grant_at_once(now: float, request: Request, prompt_tokens: int, answer_tokens: int, estimator: Estimator) -> int:
+    """The test at the start for a request that found a free slot: the longest answer in tokens, 0 if none is in time.
+
+    No estimate rejects it: only the deadline, and the prefill speed that the workers announce. An answer that may be
+    cut is cut if all of it would be late at the median time per token, which no minority of slow answers moves; then to
+    what fits with caution.
+    """
+    slack_s, prefill_s = request.deadline - now, estimator.least_prefill_s(prompt_tokens)
+    if request.first_token_by <= now + prefill_s:
+        request.expires_for = "first_token"
+        return 0
+    if prefill_s >= slack_s:
+        return 0
+    if estimator.prefill_model.samples >= ENOUGH:
+        prefill_s = estimator.prefill_s(prompt_tokens)
+    if not request.may_clamp or slack_s >= prefill_s + answer_tokens * estimator.median_s:
+        return answer_tokens
+    cautious_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
+    return fit_clamp(answer_tokens, slack_s, cautious_s, estimator.token_s(CAUTIOUS)) or answer_tokens
 
 
 def first_token_s(request: Request, prompt_tokens: int, estimator: Estimator) -> float:

@@ -176,11 +176,11 @@ class AdmissionCheck:
         return None if self.request.first_token_by == inf or self._meets_first_token() else "first_token"
 
     def _meets_deadline(self) -> bool:
-        """The deadline test. In an idle pool only what is certain counts."""
+        """The deadline test. Before a free slot only what is certain counts."""
         request, settings = self.request, self.settings
         slack_s = request.deadline - self.now
         if self.free:
-            return 0 < slack_s > self._prefill_s()
+            return 0 < slack_s > self._least_prefill_s()
         self.service_s = request.counted_service_s = service_s = self._service_s()
         if slack_s <= 0:
             return False
@@ -191,16 +191,22 @@ class AdmissionCheck:
 
     def _meets_first_token(self) -> bool:
         """The test of the first token: the wait and its prefill."""
-        slack_s, prefill_s = self.request.first_token_by - self.now, self._prefill_s()
-        if slack_s <= 0 or self.free:
-            return prefill_s < slack_s
+        slack_s = self.request.first_token_by - self.now
+        if slack_s <= 0:
+            return False
+        if self.free:
+            crowded = self.prefill_backlog_s > CONGESTED * slack_s
+            return (self._prefill_s() if crowded else self._least_prefill_s()) < slack_s
         if not self.settings.feasibility:
             return True
-        return self.wait_s() + prefill_s <= self.settings.safety_margin * slack_s
+        return self.wait_s() + self._prefill_s() <= self.settings.safety_margin * slack_s
 
     def _prefill_s(self) -> float:
         """Seconds to its first token if it starts now: the prompts before it, and its own."""
         return self.prefill_backlog_s + self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
+
+    def _least_prefill_s(self) -> float:
+        return self.pool_stats.estimator.least_prefill_s(self.prompt_tokens)
 
     def wait_s(self) -> float:
         """The wait to count with, at any level: q95 for a tenant above its share, else the mean; at least the q95 of
@@ -246,7 +252,8 @@ class AdmissionCheck:
         """Set what the bounds are asked with. The scheduler may still reject the request for one of them."""
         request, tenant_stats, cost_tokens = self.request, self.tenant_stats, self.cost_tokens
         assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
-        request.cold_start = self.free or self._is_probe()
+        request.found_slot = free = self.free
+        request.cold_start = free or (tenant_stats.estimate_rejects > 0 and self._is_probe())
         tenant_stats.estimate_rejects = 0
         request.level = self.level
         request.charge_tokens = cost_tokens

@@ -23,12 +23,11 @@ SLACK_EVERY = 8
 class Degradation:
     """The levels of all classes. A held level counts in every pool."""
 
-    __slots__ = ("_held", "_offers", "levels")
+    __slots__ = ("_held", "levels")
 
     def __init__(self, levels: int) -> None:
         self.levels = levels
         self._held: dict[str, int] = {}
-        self._offers = 0
 
     def hold(self, classes: Iterable[str], level: int | None) -> None:
         """Hold these classes at this level; None: back to their load. Raises ValueError for an unknown level."""
@@ -60,13 +59,19 @@ class Degradation:
             class_stats.offered.add_at_levels(request, check.tenant_stats.lengths, check.settings.weights)
         else:
             class_stats.offered.add(check.cost_tokens)
-        self._offers += 1
-        if self._offers % SLACK_EVERY == 0:
+        class_stats.offers = offers = class_stats.offers + 1
+        if not offers % SLACK_EVERY:
             class_stats.slacks_s.add(request.due_at - now)
         controller = class_stats.controller
-        if controller.due(now):
+        if now >= controller.window_ends:  # `due`, without a call for each request
             _update_controllers(now, check.pool_stats, check.settings.weights)
-        level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
+        if check.free:
+            level = 0
+        else:
+            class_stats.crowded += 1
+            level = controller.level
+        if self._held:
+            level = self._held.get(check.flow.node.name, level)
         return min(level, request.max_level) if level else 0
 
 
@@ -76,10 +81,11 @@ def _update_controllers(now: float, pool_stats: PoolStats, weights: Weights) -> 
     all_weights = sum((class_stats.weight for class_stats in pool_stats.classes.values()), 0.0)
     left = rate or 0.0
     for class_stats in sorted(pool_stats.classes.values(), key=lambda class_stats: -class_stats.weight):
-        offered = class_stats.offered_per_s(now, weights)
+        quiet, offered = class_stats.is_quiet(), class_stats.offered_per_s(now, weights)
         level = class_stats.controller.observe(
             now,
-            q95_wait_s=class_stats.recent_s.quantile(0.95),
+            q95_wait_s=class_stats.long_wait_s(),
+            quiet=quiet,
             median_slack_s=class_stats.slacks_s.quantile(0.5),
             offered_work_per_s=offered,
             rate=max(left, (rate or 0.0) * class_stats.weight / all_weights),

@@ -6,6 +6,9 @@ While fewer than ENOUGH samples exist at that load, R is what the workers announ
 load. Prefill is a linear model (`prefill.py`) times the quantile of its error. The error is relative to at least the
 mean prefill: a short prompt that waits for a long one takes fifteen times its prediction, and with that factor every
 long prompt would miss its deadline. The sketches' relative error is 2 %.
+
+One slow answer teaches little: a time counts as at most OUTLIER times the expected one, and a few fast answers in a row
+fade what was learned before (docs/decisions/073).
 """
 
 from __future__ import annotations
@@ -37,6 +40,14 @@ END_WEIGHT = 0.05
 PROBABLE = 0.85
 FITTED = 5
 """Prompts before the error of the line counts: an announced value has no start term, and may be wrong a hundredfold."""
+OUTLIER = 5.0
+"""A time counts as at most this many times the expected one: what one slow answer teaches is bounded."""
+FASTER_PREFILL, FASTER_PACE = 3.0, 1.5
+"""A prefill, and a time per token, that is this many times shorter than expected is a sign of faster workers. Prefills
+vary more: they wait for steps and for one another."""
+FASTER_RUN, FASTER_FADE = 5, 0.25
+"""After this many signs in a row, each further one reduces the weight of all that was learned before to this share: a
+pool that is fast again is known to be within ten answers."""
 _FADE = exp2(-1.0 / HALF_LIFE)
 
 
@@ -56,6 +67,11 @@ class Ratio:
         self.below = self.below * _FADE + below
         self.samples += 1
 
+    def fade(self, share: float) -> None:
+        """Reduce the weight of all samples to this share of it."""
+        self.above *= share
+        self.below *= share
+
     @property
     def value(self) -> float | None:
         """The ratio; None while the divisor is 0."""
@@ -69,6 +85,8 @@ class Estimator:
         "_any",
         "_changed_at",
         "_ends",
+        "_faster_pace",
+        "_faster_prefill",
         "_full",
         "_full_s",
         "_prefill_error",
@@ -113,6 +131,8 @@ class Estimator:
         )
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, min_value=1e-6, refresh=64)
+        self._faster_prefill = 0
+        self._faster_pace = 0
         self.late_ends = 1.0
         """The share of recent answers that ended much later than expected; 1 while nothing is known."""
         self.median_s = 0.0
@@ -179,15 +199,27 @@ class Estimator:
 
     # ---- learning
 
-    def learn(self, now: float, request: Request, work: float) -> None:
-        """Add a sample: the request's slot did this much work from its start until now."""
+    def learn(
+        self, now: float, request: Request, work: float, prompt_tokens: float = 0.0, answer_tokens: float = 0.0
+    ) -> None:
+        """Add a sample: the request's slot did this much work, from its start until now.
+
+        Its time is bounded by what these tokens should take, and not at all without them.
+        """
         self.mean_cost = work if not self._any.samples else self.mean_cost + 0.02 * (work - self.mean_cost)
         spent_s = now - request.slot_at
         if spent_s <= 0:
             return
+        full, rate = self._full_s - request.full_s >= FULL * spent_s, self.rate
+        if prompt_tokens and rate and spent_s * rate > OUTLIER * work * self.slots:
+            usual_s = self.service_s(prompt_tokens, answer_tokens)
+            usual_s += self.prefill_model.per_token_before_s * request.read_before_tokens
+            spent_s = min(spent_s, OUTLIER * max(usual_s, max(work, self.mean_cost) * self.slots / rate))
         self._any.add(work, spent_s)
-        if self._full_s - request.full_s >= FULL * spent_s:
+        if full:
             self._full.add(work, spent_s)
+        elif self._full.samples > ENOUGH and rate and self._full.below * rate > ENOUGH * self.mean_cost * self.slots:
+            self._full.fade(_FADE)  # what was seen under load grows old, so that the next samples under load count
         self._update_rate()
 
     def learn_prefill(self, seconds: float, prompt_tokens: float, before_tokens: float = 0.0) -> None:
@@ -195,16 +227,41 @@ class Estimator:
         if prompt_tokens <= 0:
             return
         predicted = self.prefill_model.seconds(prompt_tokens, before_tokens)
+        if seconds * FASTER_PREFILL < predicted:
+            self._faster_prefill += 1
+            if self._faster_prefill > FASTER_RUN:
+                self._forget()
+        else:
+            self._faster_prefill = 0
         if predicted > 0 and self.prefill_model.samples >= FITTED:
             usual = max(predicted, self.prefill_model.mean_s)
+            if seconds > OUTLIER * usual:
+                seconds = OUTLIER * usual
             self._prefill_error.add(max(0.0, 1.0 + (seconds - predicted) / usual))
         self.prefill_model.add(seconds, prompt_tokens, before_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """Add a sample: the tokens after the first took this long."""
         if tokens > 0 and seconds > 0:
-            self._token_s.add(seconds / tokens)
+            token_s, median_s = seconds / tokens, self.median_s
+            if token_s * FASTER_PACE < median_s:
+                self._faster_pace += 1
+                if self._faster_pace > FASTER_RUN:
+                    self._forget()
+            else:
+                self._faster_pace = 0
+                if token_s > OUTLIER * median_s > 0.0:
+                    token_s = OUTLIER * median_s
+            self._token_s.add(token_s)
             self.median_s = self._token_s.quantile(0.5) or 0.0
+
+    def _forget(self) -> None:
+        """The workers have become faster: what was learned before loses most of its weight."""
+        self._any.fade(FASTER_FADE)
+        self._full.fade(FASTER_FADE)
+        self.prefill_model.fade(FASTER_FADE)
+        self._prefill_error.fade(FASTER_FADE)
+        self._token_s.fade(FASTER_FADE)
 
     def learn_end(self, now: float, request: Request) -> None:
         """Add a sample: an answer ended, in time for a request that had been sent ahead of its end, or later."""
@@ -245,6 +302,15 @@ class Estimator:
         read_s = self.prefill_model.seconds(prompt_tokens, self.unread_tokens)
         factor = self._prefill_error.quantile(q) if q is not None else None
         return read_s if factor is None else read_s * factor
+
+    def least_prefill_s(self, prompt_tokens: float) -> float:
+        """Seconds to prefill a prompt as the workers announce, or as measured if that is shorter; 0 if they announce
+        nothing. No sample lengthens it.
+        """
+        announced_s = self.prefill_model.prior_s
+        if announced_s is None:
+            return 0.0
+        return min(announced_s * prompt_tokens, self.prefill_model.seconds(prompt_tokens))
 
     def token_s(self, q: float) -> float:
         """Seconds per token of an answer at the quantile q; 0 while unknown."""

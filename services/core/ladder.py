@@ -5,9 +5,11 @@
 A window of 0.5 s wants the level with the highest value, from the present one on. A rise needs the votes of several
 windows, a fall 5 s of calm at a quarter more load. While the work is constant the level changes at most twice, ever.
 
-Waits alone decide nothing: the standing-queue control keeps them short at any load, and below 0.8 R a long wait is left
-from a burst. Each level is judged by its own price: priced at level 0, a steady overload would climb and fall for ever.
-Yield and harvest are Fox and Brewer's (1999); a controller that dims optional work is Klein et al.'s (ICSE 2014).
+A window in which most requests found a free slot is quiet: whatever the estimates say, it counts as one without work,
+and six of them end a degradation. Waits alone decide nothing: the standing-queue control keeps them short at any load,
+and below 0.8 R a long wait is left from a burst. Each level is judged by its own price: priced at level 0, a steady
+overload would climb and fall for ever. Yield and harvest are Fox and Brewer's (1999); a controller that dims optional
+work is Klein et al.'s (ICSE 2014).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from itertools import pairwise
 WINDOW_S = 0.5
 DWELL_WINDOWS = 6  # 3 s
 CALM_WINDOWS = 10  # 5 s
+QUIET_WINDOWS = 6  # 3 s
 BUDGET_WINDOWS = 120  # 60 s
 LONG_WAIT_SHARE = 0.5  # of the median slack
 SPARE = 1.25  # factor on the load at which a calm level must still be the best
@@ -122,7 +125,18 @@ class Controller:
     that is worth more than the one before it.
     """
 
-    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "_worth", "changes", "level")
+    __slots__ = (
+        "_calm",
+        "_changed",
+        "_quiet",
+        "_spent",
+        "_wanted",
+        "_window",
+        "_worth",
+        "changes",
+        "level",
+        "window_ends",
+    )
 
     def __init__(self, ladder: Sequence[LadderLevel] = LADDER) -> None:
         if not ladder:
@@ -134,7 +148,8 @@ class Controller:
         self.changes = 0
         self._calm = [0] * len(ladder)  # consecutive windows in which this level was good enough
         self._wanted = [0] * VOTES  # levels that the last windows wanted
-        self._window_ends = -math.inf  # until the first call
+        self.window_ends = -math.inf  # until the first call
+        self._quiet = 0  # consecutive windows in which most requests found a free slot
         self._window = 0  # windows closed so far: the clock of all below, without rounding errors
         self._changed = -DWELL_WINDOWS
         self._spent = (-BUDGET_WINDOWS, -BUDGET_WINDOWS)  # windows of the last two changes that the budget paid for
@@ -145,7 +160,7 @@ class Controller:
 
     def due(self, now: float) -> bool:
         """Whether `observe` would use its arguments. Saves computing them otherwise."""
-        return now >= self._window_ends
+        return now >= self.window_ends
 
     def observe(
         self,
@@ -155,21 +170,27 @@ class Controller:
         median_slack_s: float | None,
         offered_work_per_s: Sequence[float],
         rate: float | None,
+        quiet: bool = False,
     ) -> int:
         """The level from now on.
 
         `offered_work_per_s` is all offered work, served or not, priced at each level; best a mean over the last
         second. `rate` is the capacity in the same unit, None or 0 while unknown. The waits are those of recent starts,
-        the slacks those of recent arrivals; None without samples. Raises ValueError if the number of prices is not that
+        the slacks those of recent arrivals; None without samples. `quiet`: most requests of this window found a free
+        slot, so whatever the estimates say there was no overload. Raises ValueError if the number of prices is not that
         of the levels.
         """
-        if now < self._window_ends:
+        if not self.due(now):
             return self.level
         if len(offered_work_per_s) != len(self._calm):
             raise ValueError(f"work was priced at {len(offered_work_per_s)} levels, the ladder has {len(self._calm)}")
         self._pass_silence(now)
-        loads = _loads(offered_work_per_s, rate)
-        if loads is None:
+        loads = [0.0] * len(self._calm) if quiet else _loads(offered_work_per_s, rate)
+        self._quiet = self._quiet + 1 if quiet else 0
+        if self.level and self._quiet >= QUIET_WINDOWS:
+            self._window += 1
+            self._change(0, free=True)
+        elif loads is None:
             self._hold()
         else:
             self._close(loads, _long(q95_wait_s, median_slack_s))
@@ -177,10 +198,10 @@ class Controller:
 
     def _pass_silence(self, now: float) -> None:
         """Close the windows without a call, except the one that this call is for."""
-        if self._window_ends == -math.inf:
-            self._window_ends = now
-        silent = int((now - self._window_ends) / WINDOW_S)
-        self._window_ends += (silent + 1) * WINDOW_S
+        if self.window_ends == -math.inf:
+            self.window_ends = now
+        silent = int((now - self.window_ends) / WINDOW_S)
+        self.window_ends += (silent + 1) * WINDOW_S
         while silent and self.level:
             self._close([0.0] * len(self._calm), long_waits=False)
             silent -= 1

@@ -35,8 +35,9 @@ class OfferedWork:
         self._prompt_tokens += request.prompt_tokens
         key = lengths, request.context_tokens, request.max_tokens, request.max_level
         requests = self._requests
-        requests[key] = requests.get(key, 0) + 1
-        if len(requests) >= MAX_SIZES:
+        count = requests.get(key, 0)
+        requests[key] = count + 1
+        if not count and len(requests) >= MAX_SIZES:
             self._price(weights)
 
     def take(self, weights: Weights) -> list[float]:

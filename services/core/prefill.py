@@ -58,6 +58,18 @@ class PrefillModel:
         self._bb = self._bb * FADE + before_tokens * before_tokens
         self._fit()
 
+    def fade(self, share: float) -> None:
+        """Reduce the weight of all samples to this share of it."""
+        self._n *= share
+        self._t *= share
+        self._s *= share
+        self._b *= share
+        self._ts *= share
+        self._tt *= share
+        self._bs *= share
+        self._bt *= share
+        self._bb *= share
+
     def _fit(self) -> None:
         """Least squares in two unknowns, each drawn to its prior and cut off where it would be negative."""
         n = self._n

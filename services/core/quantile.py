@@ -114,6 +114,12 @@ class Sketch:
         if len(self._pending) >= _MAX_PENDING:
             self._sort_in()
 
+    def fade(self, share: float) -> None:
+        """Reduce the weight of all samples to this share of it. The next answer takes it into account."""
+        self._sort_in()
+        self._scale /= share
+        self._fresh_until = 0
+
     def _sort_in(self) -> None:
         """Put the pending samples into their buckets, in order of arrival."""
         buckets, growth, per_log = self._buckets, self._growth, self._inverse_log_g

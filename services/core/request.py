@@ -92,6 +92,8 @@ class Request:
     """Order of arrival in the scheduler; breaks ties between equal deadlines."""
     cold_start: bool = False
     """Whether it was admitted without a length estimate, and must not be evicted by one."""
+    found_slot: bool = False
+    """Whether it found a free slot: no estimate may reject or cut it. False again once it has waited for a slot."""
     length_quantile: float = 0.5
     """The quantile of its tenant's lengths that it was judged by."""
     queued_at: float = 0.0

@@ -269,6 +269,10 @@ class Scheduler:
                     request.expires_for = "patience"
                     self.drr.postpone(request, ends_at)
         self.drr.make_ready(now, request)
+        if (
+            request.found_slot and request.stage is WAITING
+        ):  # from now on it waits as any other, unless it starts at once
+            self._set_expiry(request)
 
     def leave(self, now: float, request: Request) -> bool:
         """Remove the request of a client that disconnected. False if it is not queued any more."""
@@ -303,6 +307,8 @@ class Scheduler:
         while request := self.drr.next(now, pool, fits):
             pool_stats = self.pools[pool]
             self._learn_wait(now, request)
+            if now > request.queued_at and now > request.ready_at:
+                request.found_slot = False
             prompt, answer = self._planned(request)
             lengths, estimator = request.flow.stats.lengths, pool_stats.estimator
             request.granted_tokens = self._admission.grant(
@@ -362,7 +368,7 @@ class Scheduler:
         estimator.stop(now)
         if request.read_tokens:
             estimator.end_prefill(request)
-        estimator.learn(now, request, cost)
+        estimator.learn(now, request, cost, prompt_tokens, completion_tokens)
         tenant_stats.got.add(now, cost)
         self.drr.settle(now, request, cost if settings.true_up else request.charge_tokens)
         if completion_tokens > 1 and request.first_token_at:

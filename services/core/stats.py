@@ -8,7 +8,7 @@ from math import exp
 from services.core.calibration import WaitCalibration
 from services.core.codel import CoDelLimiter
 from services.core.cost import Lengths, Weights
-from services.core.estimator import Estimator
+from services.core.estimator import OUTLIER, Estimator
 from services.core.ladder import Controller, LadderSizes
 from services.core.offered import OfferedWork
 from services.core.pool import Flow, PoolQueue
@@ -23,6 +23,10 @@ GOT_S = 10.0
 
 WAITS = 100
 """Recent waits and slacks of a class that its ladder uses."""
+QUIET_SHARE = 0.25
+"""A window of the ladder is quiet while at most this share of its requests found no free slot."""
+FEW_WAITS = 20
+"""Waits below which their q95 would be the longest of them."""
 
 
 class Waits:
@@ -91,7 +95,13 @@ class TenantStats:
 
     def served(self, service_s: float) -> None:
         """Add a sample: one of its requests held a slot this long."""
-        self.service_s += (service_s - self.service_s) * (0.05 if self.service_s else 1.0)
+        known_s = self.service_s
+        if not known_s:
+            self.service_s = service_s
+            return
+        if service_s > OUTLIER * known_s:
+            service_s = OUTLIER * known_s
+        self.service_s = known_s + 0.05 * (service_s - known_s)
 
 
 class ClassStats:
@@ -100,9 +110,12 @@ class ClassStats:
     __slots__ = (
         "_before",
         "_before_s",
+        "_offers_before",
         "_since",
         "controller",
+        "crowded",
         "offered",
+        "offers",
         "recent_s",
         "slacks_s",
         "waits",
@@ -114,12 +127,29 @@ class ClassStats:
         self.waits = Waits()
         self.controller = Controller(sizes.ladder)
         self.recent_s = Rolling(WAITS)
+        self.offers = self._offers_before = 0
+        """Requests ever offered, rejected or not."""
+        self.crowded = 0
+        """How many requests of this window of its ladder found no free slot."""
         self.slacks_s = Rolling(WAITS)
         self.offered = OfferedWork(sizes)
         """What was offered in this window of its ladder."""
         self._since = 0.0
         self._before = [0.0] * len(sizes.ladder)
         self._before_s = 0.0
+
+    def is_quiet(self) -> bool:
+        """Whether most requests of this window found a free slot. Starts a new window, without the waits before it."""
+        offers, crowded = self.offers - self._offers_before, self.crowded
+        self._offers_before, self.crowded = self.offers, 0
+        quiet = crowded <= QUIET_SHARE * offers
+        if quiet and len(self.recent_s):
+            self.recent_s = Rolling(WAITS)
+        return quiet
+
+    def long_wait_s(self) -> float | None:
+        """q95 of the recent waits in seconds; None while few are known."""
+        return self.recent_s.quantile(0.95) if len(self.recent_s) >= FEW_WAITS else None
 
     def offered_per_s(self, now: float, weights: Weights) -> list[float]:
         """Offered work per second over this window and the one before, by level. Starts a new window."""

@@ -98,6 +98,20 @@ SHORTENED: dict[str, Short] = {
         {"tenant": 37.5},
         (*TWO_AND_TWO, "workers.0.failures=[{from_s: 2, until_s: 8, kind: slow, factor: 4, workers: 1}]"),
     ),
+    "one slow answer": Short(
+        {"patient": 8, "prompt": 4.5},
+        (*FOUR_SLOTS, "workers.0.failures=[{from_s: 2, until_s: 2.2, kind: slow, factor: 40}]"),
+    ),
+    "a slow minute": Short(
+        {"tenant": 37.5}, (*FOUR_SLOTS, "workers.0.failures=[{from_s: 2, until_s: 6, kind: slow, factor: 4}]")
+    ),
+    "a cold restart": Short(
+        {"tenant": 37.5},
+        (*FOUR_SLOTS, "workers.0.failures=[{from_s: 2, until_s: 3}, {from_s: 3, until_s: 4, kind: slow, factor: 8}]"),
+    ),
+    "a model that loads at its first use": Short(
+        {"tenant": 37.5}, (*FOUR_SLOTS, "workers.0.failures=[{from_s: 0, until_s: 0.2, kind: slow, factor: 40}]")
+    ),
 }
 
 

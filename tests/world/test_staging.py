@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from loadtests.cluster import loop
 from loadtests.scenarios.changes import Changes
 from loadtests.scenarios.model import Scenario as ScenarioFile
 from loadtests.scenarios.stages import on_stage
+from loadtests.world import play as playing
 from loadtests.world.play import Play
 from loadtests.world.scenario import Fault
 from loadtests.world.staging import ANSWER_TOKENS, made_of, targets
@@ -69,6 +71,27 @@ def test_workers_fail_when_and_as_the_file_says() -> None:
     assert [fault.worker for fault in made_of(file("outage_frozen")).faults] == [0, 1]
     (slow,) = made_of(file("slow_worker")).faults
     assert (slow.kind, slow.worker, slow.factor) == ("slow worker", 0, 4.0)
+
+
+FEW = ("warm_up_s=0", "cool_down_s=0", "must=[]", "workers.0.count=1", "workers.0.slots=4", "duration_s=14",
+       "tenants.0.arrivals.load=0.3")  # fmt: skip
+STARTED_S = loop.BEGINS_S + playing.BEGINS_S
+"""When the first request of a file may be sent."""
+SLOW_SPELLS = {
+    "slow_minute": "[{from_s: 3, until_s: 7, kind: slow, factor: 4}]",
+    "cold_restart": "[{from_s: 3, until_s: 5}, {from_s: 5, until_s: 7, kind: slow, factor: 8}]",
+}
+
+
+@pytest.mark.parametrize("name", SLOW_SPELLS)
+def test_five_seconds_after_a_slow_spell_every_answer_is_whole(name: str) -> None:
+    play = Play(made_of(file(name, *FEW, f"workers.0.failures={SLOW_SPELLS[name]}")))
+    assert play.run().violations == []
+    after = [one for one in play.facts.tries if STARTED_S + 12.0 <= one.sent_at <= STARTED_S + 14.0]
+    assert len(after) > 10
+    assert {one.status for one in after} == {200}
+    assert {one.headers[b"x-weir-level"] for one in after} == {b"0"}
+    assert not [one for one in after if b"x-weir-degraded" in one.headers]
 
 
 def test_a_load_changes_when_the_file_says() -> None:

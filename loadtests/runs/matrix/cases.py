@@ -21,7 +21,7 @@ SERIES = (
     "half", "baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x", "burst", "bursty",
     "short_deadline", "noisy_neighbour", "equal_neighbour", "narrow_neighbour", "big_neighbour", "mixed_deadlines",
     "mixed_sizes", "degradation", "degradation_documents", "slow_worker", "recovery", "retry_storm",
-    "outage_frozen", "outage_killed",
+    "outage_frozen", "outage_killed", "outlier",
 )  # fmt: skip
 """The scenarios of the published page, in its order."""
 

@@ -51,7 +51,8 @@ class RetrievalClient:
 
     def __init__(self, url: str, max_connections: int, token: bytes = b"") -> None:
         self._pool = Pool(url, max_connections=max_connections, token=token)
-        self._answers = True
+        self.answers = True
+        """Whether the service answered when it was last looked at; without it there are no passages."""
 
     async def retrieve(
         self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float, effort: float = 1.0,
@@ -61,7 +62,7 @@ class RetrievalClient:
 
         `effort` is the share of the usual search work. A cancellation closes the connection, which stops the search.
         """
-        if not self._answers:
+        if not self.answers:
             return Found("none", reason="retrieval_unavailable")
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -120,11 +121,11 @@ class RetrievalClient:
                 with await self._pool.request(b"GET", b"/health/ready") as reply:
                     health = _health.decode(await reply.read(MAX_REPLY_BYTES))
         except PoolFull:  # no connection left here: the service was not asked
-            return [] if self._answers else ["retrieval"]
+            return [] if self.answers else ["retrieval"]
         except (UpstreamError, msgspec.MsgspecError, TimeoutError):
-            self._answers = False
+            self.answers = False
             return ["retrieval"]
-        self._answers = True
+        self.answers = True
         return health.degraded if reply.status == 200 else ["retrieval", *health.degraded]
 
     def close(self) -> None:

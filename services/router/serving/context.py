@@ -52,7 +52,9 @@ class Context:
         return len(query.query.encode("utf-8", "replace")) + len(prompt.SYSTEM)
 
     def expected_tokens(self, query: RetrievalQuery) -> int:
-        """The tokens that the passages will add at level 0."""
+        """The tokens that the passages will add at level 0; 0 while retrieval does not answer."""
+        if not self._retrieval.answers:
+            return 0
         return self.sizes.context_tokens(query.top_k, self._settings.context_tokens)
 
     async def fetch(self, query: RetrievalQuery, request: InferenceRequest) -> None:

@@ -179,8 +179,8 @@ def test_every_promise_reads_cases_that_its_judged_policy_plays() -> None:
 
 def test_no_two_promises_have_the_same_name_and_there_are_as_many_targets_as_there_were() -> None:
     names = [each.name for each in PROMISES]
-    assert len(names) == len(set(names)) == 124
-    assert sum(each.figure({}).target is not None for each in PROMISES) == 107
+    assert len(names) == len(set(names)) == 133
+    assert sum(each.figure({}).target is not None for each in PROMISES) == 116
 
 
 def test_a_replay_is_held_to_what_every_kind_of_traffic_is_held_to() -> None:
@@ -213,6 +213,9 @@ DURATIONS_S = {
     "retry storm": 66,
     "hints": 25,
     "ladder": 40,
+    "one slow answer": 24,
+    "a cold restart": 24,
+    "a model that loads at its first use": 24,
 }
 ON_EIGHT_SLOTS = {"equal at 2x", "equal at 10x", "equal at 20x", "long against short", "burst", "retry storm", "hints"}
 """With one worker where the table has two: half of the requests."""
