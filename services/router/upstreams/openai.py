@@ -8,6 +8,7 @@ headers only the trace context is forwarded.
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +18,7 @@ from services.contracts.generate import Message
 from services.router.parsing.fields import judge
 from services.router.parsing.parsed import Format
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
+from services.router.upstreams.enginereports import EngineReports
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.refusals import UNREADABLE
@@ -36,10 +38,11 @@ class OpenAIUpstream:
 
     def __init__(
         self, pool: Pool, models: tuple[str, ...], api_key: str | None, *,
-        allow: frozenset[str] = frozenset(), salted: bool = False,
+        allow: frozenset[str] = frozenset(), salted: bool = False, reports: EngineReports | None = None,
     ) -> None:  # fmt: skip
         self._allow = allow
         self._salted = salted
+        self._reports = reports
         self._pool = pool
         self._models = models
         self._headers = [(b"content-type", b"application/json")]
@@ -89,19 +92,37 @@ class OpenAIUpstream:
         """OpenAI has no such call; the closed connection cancels."""
 
     async def probe(self) -> Probe:
-        """Any status below 500 counts as alive: not every server has a /models that works without a key."""
+        """Any status below 500 counts as alive: not every server has a /models that works without a key.
+
+        The engine's own report is read meanwhile, and cannot make the probe fail.
+        """
+        if self._reports is None or not self._reports.due:
+            return Probe(0, await self._listed())
+        asking = asyncio.create_task(self._reports.ask())
+        try:
+            models = await self._listed()
+            report = await asking
+        finally:
+            asking.cancel()
+        if report is None:
+            return Probe(0, models)
+        return Probe(report.slots or 0, models, batch=report.running, report=report)
+
+    async def _listed(self) -> tuple[str, ...]:
         reply = await self._pool.request(b"GET", b"/models", headers=self._headers)
         with reply:
             body = await reply.read(MAX_ANSWER_BYTES)
         if reply.status >= 500:
             raise UpstreamError(f"/models answered {reply.status}")
-        return Probe(0, self._models or _model_ids(body))
+        return self._models or _model_ids(body)
 
     def give_up(self, why: str) -> None:
         self._pool.fail_unanswered(why)
 
     def close(self) -> None:
         self._pool.retire()
+        if self._reports is not None:
+            self._reports.close()
 
 
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
