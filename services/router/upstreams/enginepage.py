@@ -22,7 +22,7 @@ MAX_LINES = 64
 """Lines of one name that are read: more engines than that are not behind one address."""
 MAX_COUNT = 2.0**40
 MAX_DIGITS = 15
-SAMPLE = re.compile(rb"[^\s{}]++(?:\{(?P<labels>[^\n]*)\})?[ \t]++(?P<value>[-+.\w]++)(?:[ \t]++-?\d++)?[ \t\r]*+")
+SAMPLE = re.compile(rb"[^\s{}]++(?:\{(?P<labels>[^\n]*)\})?[ \t]++(?P<value>[-+.0-9A-Za-z]++)(?:[ \t]++-?\d++)?[ \t\r]*+")
 LABEL = re.compile(rb'(?:^|,)[ \t]*+([A-Za-z_]\w*+)="([^"\\\n]*+)"')
 
 
@@ -38,6 +38,8 @@ class EngineReport(msgspec.Struct, frozen=True):
     """Used share of its KV cache."""
     kv_tokens: int | None = None
     """Size of its KV cache."""
+    block_tokens: int = 1
+    """Tokens of a block of it: a request holds whole blocks."""
     preemptions: int | None = None
     """Requests that it took out of its batch for lack of KV cache, since it started."""
     slots: int | None = None
@@ -93,10 +95,12 @@ def read(page: bytes) -> EngineReport | None:
     for engine, names in ENGINES.items():
         running, waiting = _total(page, names.running), _total(page, names.waiting)
         if running is not None and waiting is not None:
+            cache = _first(page, names.cache)
             return EngineReport(
                 engine, running, waiting,
                 kv_share=_share(_first(page, names.kv_share)),
-                kv_tokens=_total(page, names.kv_tokens) or _cache_tokens(_first(page, names.cache)),
+                kv_tokens=_total(page, names.kv_tokens) or _cache_tokens(cache),
+                block_tokens=max((_number(each.labels, b"block_size") for each in cache), default=0) or 1,
                 preemptions=_total(page, names.preemptions),
                 slots=_total(page, names.slots) or None,
             )  # fmt: skip

@@ -160,7 +160,7 @@ class Worker:
         if not self.spec.models:
             self.models = seen.models
         self.draining = seen.draining
-        self.engine.learn(seen.report, self.kv_held_tokens, max(0, self.inflight - self.slots))
+        self.engine.learn(seen.report, self.kv_held_tokens, self.inflight, self.slots)
         self.kv_tokens = seen.kv_tokens if seen.report is None else self.engine.kv_tokens
         self.strained = self.engine.strained
         self.batch = seen.batch

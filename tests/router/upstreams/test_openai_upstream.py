@@ -433,6 +433,30 @@ def test_an_answer_that_is_not_text_or_has_no_bottom_is_the_servers_failure_and_
         assert isinstance(refusal_of(FakeReply(status=500), body), WorkerFailed)  # type: ignore[arg-type]  # a fake
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "message", "param"),
+    [
+        (400, {"detail": "Server is pinned to 'tiny'; requested 'nope'."}, "Server is pinned to 'tiny'; requested 'nope'.", None),
+        (422, {"detail": [{"loc": ["body", "messages", 0, "role"], "msg": "Field required"}]}, "Field required", "messages.0.role"),
+        (422, {"detail": [{"loc": "body", "msg": 3}]}, "the worker found the request invalid", None),
+        (400, {"detail": []}, "the worker found the request invalid", None),
+        (404, {"detail": "no model 'x' here"}, "the worker does not know the requested resource", None),
+    ],
+)  # fmt: skip
+def test_a_fault_in_fastapis_own_form_is_understood(
+    status: int, body: dict[str, Any], message: str, param: str | None
+) -> None:
+    refusal = refusal_of(FakeReply(status=status), json.dumps(body).encode())  # type: ignore[arg-type]  # a fake
+    assert isinstance(refusal, BadInput)
+    assert (refusal.status, str(refusal), refusal.param) == (status, message, param)
+
+
+def test_a_missing_route_is_no_fault_of_the_request_in_fastapis_form_either() -> None:
+    refusal = refusal_of(FakeReply(status=404), b'{"detail":"Not Found"}')  # type: ignore[arg-type]  # a fake
+    assert isinstance(refusal, WorkerFailed)
+    assert "root of an OpenAI API" in str(refusal)
+
+
 # ---- damage that a client could not see
 
 
