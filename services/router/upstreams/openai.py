@@ -28,6 +28,9 @@ from services.runtime.upstream import UpstreamError
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_ERROR_BYTES = 65_536
 MAX_MODEL_CHARS = 256
+BAD_REQUEST = 400
+PROBE_ID = b"weir-probe"
+"""Shows whether the server takes ids that are no UUIDs: clients choose theirs."""
 MINIMUMS = ("min_tokens", "min_new_tokens")
 
 _encode = msgspec.json.Encoder().encode
@@ -43,6 +46,7 @@ class OpenAIUpstream:
         self._allow = allow
         self._salted = salted
         self._reports = reports
+        self._takes_ids = True
         self._pool = pool
         self._models = models
         self._headers = [(b"content-type", b"application/json")]
@@ -74,12 +78,9 @@ class OpenAIUpstream:
         if call.parsed.costly:
             judge(call.parsed, self._allow)
         target = b"/completions" if call.parsed.format is Format.COMPLETIONS else b"/chat/completions"
-        headers = [
-            *self._headers,
-            *attempt.trace,
-            (b"x-request-id", call.id.encode()),
-            (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms)),
-        ]
+        headers = [*self._headers, *attempt.trace, (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))]
+        if self._takes_ids:
+            headers.append((b"x-request-id", call.id.encode()))
         body = _encode(request_body(call, salted=self._salted))
         reply = await self._pool.request(b"POST", target, body=body, headers=headers)
         if reply.status == 200:
@@ -109,12 +110,21 @@ class OpenAIUpstream:
         return Probe(report.slots or 0, models, batch=report.running, report=report)
 
     async def _listed(self) -> tuple[str, ...]:
-        reply = await self._pool.request(b"GET", b"/models", headers=self._headers)
-        with reply:
-            body = await reply.read(MAX_ANSWER_BYTES)
-        if reply.status >= 500:
-            raise UpstreamError(f"/models answered {reply.status}")
+        status, body = await self._get_models()
+        if status == BAD_REQUEST:  # llama-cpp-python rejects every id that is no UUID, without a word
+            self._takes_ids = not self._takes_ids
+            status, body = await self._get_models()
+            if status == BAD_REQUEST:
+                self._takes_ids = True  # then it was not the id
+        if status >= 500:
+            raise UpstreamError(f"/models answered {status}")
         return self._models or _model_ids(body)
+
+    async def _get_models(self) -> tuple[int, bytes]:
+        named = [(b"x-request-id", PROBE_ID)] if self._takes_ids else []
+        reply = await self._pool.request(b"GET", b"/models", headers=[*self._headers, *named])
+        with reply:
+            return reply.status, await reply.read(MAX_ANSWER_BYTES)
 
     def give_up(self, why: str) -> None:
         self._pool.fail_unanswered(why)

@@ -8,6 +8,7 @@ unexpected values do no harm.
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Any
 
@@ -15,12 +16,18 @@ import msgspec
 
 from services.router.upstreams.call import Busy, End, WorkerFailed
 from services.router.upstreams.refusals import ENDS, UNREADABLE, bad_input, ended
+from services.runtime.errors import BadInput
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import UpstreamError
 
 DEFAULT_DELAY_MS = 100.0
 LONGEST_DELAY_MS = 30_000.0
 MAX_TOKENS = 2**31
+VALIDATION = re.compile(
+    r"[0-9]{1,6} validation errors?:\s{1,8}\{'type': '[a-z_]{1,64}', 'loc': \('body',(?P<place>[^()\n]{0,256})\), "
+    r"'msg': (?:'(?P<said>[^'\n]{0,512})'|\"(?P<quoted>[^\"\n]{0,512})\")"
+)
+"""The first fault that llama-cpp-python reports."""
 NO_ROUTE = (None, "Not Found")
 """What a 404 says if there is no such route: FastAPI's sentence."""
 OVERLOADED = (429, 503, 529)
@@ -176,6 +183,15 @@ def _explained(detail: Any) -> tuple[str | None, str | None]:
     return (message if isinstance(message, str) else None), field or None
 
 
+def _found_invalid(message: str | None) -> BadInput | None:
+    """llama-cpp-python answers 500 to a body that it cannot validate, with its own places in the text."""
+    found = VALIDATION.match(message or "")
+    if found is None:
+        return None
+    place = [part.strip(" '") for part in found["place"].split(",") if part.strip(" '")]
+    return bad_input(400, found["said"] or found["quoted"], ".".join(place), None)
+
+
 def _meaning(status: int, message: str | None, param: str | None, code: str | None, delay_ms: float) -> Exception:
     if code in ENDS:  # the server is another Weir
         return ended(code, message or code)
@@ -183,6 +199,8 @@ def _meaning(status: int, message: str | None, param: str | None, code: str | No
         return Busy(delay_ms)
     if status in REFUSES_REQUEST and (bad := bad_input(status, message, param, code)) is not None:
         return bad
+    if status == 500 and (invalid := _found_invalid(message)) is not None:
+        return invalid
     return WorkerFailed(f"the worker failed with {status}: {message or 'no reason given'}")
 
 
