@@ -80,7 +80,9 @@ def _run(step: list[str], within_s: float = INSTALL_WITHIN_S) -> str:
 
 
 def _pins(place: Place, name: str) -> list[str]:
-    lines = (line.split("#")[0].strip() for line in (place.pins / f"{name}.txt").read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.split("#")[0].strip() for line in (place.pins / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    )
     return [line for line in lines if line]
 
 

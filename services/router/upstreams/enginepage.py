@@ -22,7 +22,9 @@ MAX_LINES = 64
 """Lines of one name that are read: more engines than that are not behind one address."""
 MAX_COUNT = 2.0**40
 MAX_DIGITS = 15
-SAMPLE = re.compile(rb"[^\s{}]++(?:\{(?P<labels>[^\n]*)\})?[ \t]++(?P<value>[-+.0-9A-Za-z]++)(?:[ \t]++-?\d++)?[ \t\r]*+")
+SAMPLE = re.compile(
+    rb"[^\s{}]++(?:\{(?P<labels>[^\n]*)\})?[ \t]++(?P<value>[-+.0-9A-Za-z]++)(?:[ \t]++-?\d++)?[ \t\r]*+"
+)
 LABEL = re.compile(rb'(?:^|,)[ \t]*+([A-Za-z_]\w*+)="([^"\\\n]*+)"')
 
 
@@ -170,7 +172,9 @@ def _cache_tokens(samples: list[_Sample]) -> int | None:
 
 
 def _size(labels: dict[bytes, bytes]) -> int:
-    return _number(labels, b"kv_cache_size_tokens") or _number(labels, b"num_gpu_blocks") * _number(labels, b"block_size")
+    return _number(labels, b"kv_cache_size_tokens") or _number(labels, b"num_gpu_blocks") * _number(
+        labels, b"block_size"
+    )
 
 
 def _number(labels: dict[bytes, bytes], name: bytes) -> int:

@@ -46,7 +46,8 @@ class EngineReports:
             return self._missed()
         report = None if page is None else read(page)
         if report is None:
-            return self._rest()
+            self._rest()
+            return None
         self._last, self._misses = report, 0
         return report
 
@@ -62,7 +63,9 @@ class EngineReports:
 
     def _missed(self) -> EngineReport | None:
         self._misses += 1
-        return self._rest() if self._misses >= MISSES else self._last
+        if self._misses >= MISSES:
+            self._rest()
+        return self._last
 
     def _rest(self) -> None:
         self._last, self._misses = None, 0

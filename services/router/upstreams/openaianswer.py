@@ -2,8 +2,8 @@
 
 Contents may be missing, null, text or a list of parts; usage may be missing, null or incomplete; an error may have its
 own status, or 200, or come within a stream, as `{"error": {...}}`, as `{"error": "..."}`, flat as `{"object": "error",
-...}` or as FastAPI's `{"detail": ...}` (transformers serve), with a string or a number as its code. Fields that the router does not need are not decoded, so that
-unexpected values do no harm.
+...}` or as FastAPI's `{"detail": ...}` (transformers serve), with a string or a number as its code. Fields that the
+router does not need are not decoded, so that unexpected values do no harm.
 """
 
 from __future__ import annotations

@@ -105,7 +105,12 @@ VLLM = Engine(
     bad=Bad({"top_k": -7}, engine=400, client=400),
     reports=True,
     stops_whole=True,
-    environment=(*OFFLINE, ("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_CPU_OMP_THREADS_BIND", "nobind"), ("VLLM_NO_USAGE_STATS", "1")),
+    environment=(
+        *OFFLINE,
+        ("VLLM_CPU_KVCACHE_SPACE", "1"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+    ),
 )  # fmt: skip
 
 ENGINES = (LLAMACPP, TRANSFORMERS, VLLM)

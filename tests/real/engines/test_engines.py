@@ -89,9 +89,7 @@ def test_a_client_that_leaves_frees_the_engine(stand: EngineStand, tmp_path: Pat
 
     async def main() -> None:
         async with router_before(stand, tmp_path) as router:
-            asking = asyncio.create_task(leave_after(router.client, stream))
-            await until(lambda: router.worker()["inflight"] == 1)
-            await asking
+            await leave_after(router.client, stream)
             await until(lambda: router.worker()["inflight"] == 0)
             assert await stand.idle_after_s(FREE_WITHIN_S) is not None
             answer = await router.client.post("/completions", json=long_answer(2))
@@ -101,7 +99,8 @@ def test_a_client_that_leaves_frees_the_engine(stand: EngineStand, tmp_path: Pat
 
 
 async def leave_after(client: httpx2.AsyncClient, stream: bool) -> None:
-    body = {**long_answer(LONG), "stream": stream, "ignore_eos": True}
+    body = {**long_answer(LONG), "stream": stream}
+    """After three events of a stream, or a second without an answer; fails if the answer came first."""
     with suppress(httpx2.TimeoutException):
         async with client.stream("POST", "/completions", json=body, timeout=None if stream else 1.0) as answer:
             assert answer.status_code == 200, await answer.aread()
@@ -110,10 +109,11 @@ async def leave_after(client: httpx2.AsyncClient, stream: bool) -> None:
                 heard += line.startswith("data:")
                 if heard == 3:
                     return
+        raise AssertionError("the answer came before the client left")
 
 
 def test_under_overload_nothing_is_late_and_every_refusal_has_a_hint(stand: EngineStand, tmp_path: Path) -> None:
-    deadline_s, grace_s = 6.0, 1.0  # the grace is the client's and the machine's, who share two cores with the engine
+    deadline_s, grace_s = 10.0, 1.0  # the grace is the client's and the machine's, who share two cores with the engine
 
     async def one(client: httpx2.AsyncClient) -> tuple[float, httpx2.Response]:
         began = time.monotonic()
@@ -133,7 +133,8 @@ def test_under_overload_nothing_is_late_and_every_refusal_has_a_hint(stand: Engi
                 if answer.status_code != 200:
                     assert answer.status_code in (429, 503, 504), answer.text
                     assert took <= deadline_s + grace_s
-                    assert answer.status_code == 504 or int(answer.headers["retry-after-ms"]) > 0, answer.text
+                    if answer.headers["x-should-retry"] == "true":  # else it never fits, or its time is over
+                        assert int(answer.headers["retry-after-ms"]) > 0, answer.text
             await until(lambda: router.worker()["inflight"] == 0)
 
     uvloop.run(main())
@@ -183,9 +184,7 @@ def test_what_the_engine_reports_is_seen(stand: EngineStand, tmp_path: Path) -> 
     uvloop.run(main())
 
 
-def test_a_learned_limit_stays_near_the_engines_batch(stand: EngineStand, tmp_path: Path) -> None:
-    """With `slots: auto` requests are answered, whatever is learned; nothing here depends on a time."""
-
+def test_an_engine_of_unknown_batch_size_is_used_with_a_learned_limit(stand: EngineStand, tmp_path: Path) -> None:
     async def main() -> None:
         async with router_before(stand, tmp_path, slots="auto") as router:
             for _ in range(4):

@@ -1,4 +1,4 @@
-"""A small Llama of random weights as a GGUF file, for llama.cpp: `python tinygguf.py FILE`, in an environment with `gguf`.
+"""A small Llama of random weights as a GGUF file, for llama.cpp: `python tinygguf.py FILE`, where `gguf` is installed.
 
 The vocabulary is every byte, a few words and the chat's markers, so any text can be read, and nothing is downloaded.
 """

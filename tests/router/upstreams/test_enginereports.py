@@ -87,7 +87,10 @@ def test_a_probe_brings_what_the_engine_says() -> None:
 
 @pytest.mark.parametrize(
     "metrics",
-    [page(b"", 404), page(b'{"error": "no key"}', 401), page(b"<html></html>"), page(b'{"data": []}'), page(b"\xff" * 100)],
+    [
+        page(b"", 404), page(b'{"error": "no key"}', 401), page(b"<html></html>"), page(b'{"data": []}'),
+        page(b"\xff" * 100),
+    ],
     ids=["404", "401", "HTML", "JSON", "bytes"],
 )  # fmt: skip
 def test_a_server_without_such_a_page_is_asked_once_a_minute(metrics: Answer) -> None:

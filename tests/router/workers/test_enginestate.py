@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.upstreams.enginepage import EngineReport
-from services.router.workers.enginestate import STRAINED_KV_SHARE, LOST_SHARE, EngineState
+from services.router.workers.enginestate import LOST_SHARE, STRAINED_KV_SHARE, EngineState
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import AHEAD, FREE, FULL, Worker
 from tests.router.fleetrig import asked, fleet_of, probe, worker
