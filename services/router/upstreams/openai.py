@@ -77,12 +77,15 @@ class OpenAIUpstream:
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
         if call.parsed.costly:
             judge(call.parsed, self._allow)
-        target = b"/completions" if call.parsed.format is Format.COMPLETIONS else b"/chat/completions"
-        headers = [*self._headers, *attempt.trace, (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))]
-        if self._takes_ids:
-            headers.append((b"x-request-id", call.id.encode()))
-        body = _encode(request_body(call, salted=self._salted))
-        reply = await self._pool.request(b"POST", target, body=body, headers=headers)
+        deadline = (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))
+        reply = await self._pool.request(
+            b"POST",
+            b"/completions" if call.parsed.format is Format.COMPLETIONS else b"/chat/completions",
+            body=_encode(request_body(call, salted=self._salted)),
+            headers=[*self._headers, *attempt.trace, (b"x-request-id", call.id.encode()), deadline]
+            if self._takes_ids
+            else [*self._headers, *attempt.trace, deadline],
+        )
         if reply.status == 200:
             return reply
         with reply:

@@ -499,7 +499,7 @@ def test_a_fault_in_fastapis_own_form_is_understood(
 
 LLAMACPP = (
     "1 validation error:\n  {'type': 'int_parsing', 'loc': ('body', 'max_tokens'), 'msg': 'Input should be a valid "
-    "integer, unable to parse string as an integer', 'input': 'x'}\n\n  File \"/srv/llama_cpp/server/app.py\", line 264\n"
+    "integer, unable to parse string as an integer', 'input': 'x'}\n\n  File \"/srv/llama_cpp/server/app.py\", line 2\n"
 )
 LLAMACPP_ROLE = (
     "7 validation errors:\n  {'type': 'literal_error', 'loc': ('body', 'messages', 0, "
