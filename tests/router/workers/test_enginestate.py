@@ -141,7 +141,7 @@ def test_nothing_is_sent_ahead_to_a_strained_engine(report: EngineReport, lookah
     assert one.availability is AHEAD
     tell(fleet, one, report)
     assert one.availability is FULL
-    fleet.look_ahead(3.0, "m", 0.5)
+    assert fleet.look_ahead(3.0, "m", 0.5) > 3.0, "nothing is due, so nobody asks again at once"
     assert one.availability is FULL
     assert fleet.take(asked()) is None
     fleet.give_back(one, first)
