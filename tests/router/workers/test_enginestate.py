@@ -141,7 +141,7 @@ def test_nothing_is_sent_ahead_to_a_strained_engine(report: EngineReport, lookah
     assert one.availability is AHEAD
     tell(fleet, one, report)
     assert one.availability is FULL
-    assert fleet.look_ahead(3.0, "m", 0.5) > 3.0, "nothing is due, so nobody asks again at once"
+    fleet.look_ahead(3.0, "m", 0.5)
     assert one.availability is FULL
     assert fleet.take(asked()) is None
     fleet.give_back(one, first)
@@ -150,6 +150,17 @@ def test_nothing_is_sent_ahead_to_a_strained_engine(report: EngineReport, lookah
     tell(fleet, one, CALM)
     if lookahead == 1:
         assert one.availability is AHEAD
+
+
+def test_an_end_that_is_due_at_a_strained_engine_is_put_aside() -> None:
+    one = worker("one", slots=1, lookahead="auto")
+    fleet = fleet_of(one)
+    first = asked()
+    first.pool, first.ends_at = "m", 1.0
+    assert fleet.take(first) is one
+    tell(fleet, one, said(running=1, waiting=1))
+    assert fleet.look_ahead(2.0, "m", 0.5) > 2.0, "else the dispatcher would look again at once, for ever"
+    assert not one.ahead_open
 
 
 def test_a_request_that_was_sent_ahead_is_no_strain() -> None:
