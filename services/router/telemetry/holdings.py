@@ -31,9 +31,21 @@ WORKER_GAUGES: tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...] = 
     ("weir_worker_work_tokens", "Outstanding work at a worker, in token-equivalents.", lambda w: w.work_tokens),
 )
 ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineReport], float | None]], ...] = (
-    ("weir_worker_engine_running", "Requests in the batch, by the server's own metrics.", lambda said: said.running),
-    ("weir_worker_engine_waiting", "Requests in the server's own queue, by its metrics.", lambda said: said.waiting),
-    ("weir_worker_engine_kv_share", "Used share of the KV cache, by the server's metrics.", lambda said: said.kv_share),
+    (
+        "weir_worker_engine_running",
+        "Requests in the batch, by the server's own metrics.",
+        lambda report: report.running,
+    ),
+    (
+        "weir_worker_engine_waiting",
+        "Requests in the server's own queue, by its metrics.",
+        lambda report: report.waiting,
+    ),
+    (
+        "weir_worker_engine_kv_share",
+        "Used share of the KV cache, by the server's metrics.",
+        lambda report: report.kv_share,
+    ),
 )
 """Only of workers that report."""
 
@@ -57,15 +69,15 @@ class Holdings(Collector):
             for worker_name, amount in _by_name(seen.workers, value).items():
                 family.add_metric([worker_name], amount)
             yield family
-        for name, text, said in ENGINE_GAUGES:
-            yield _engines(seen.workers, name, text, said)
+        for name, text, value_of in ENGINE_GAUGES:
+            yield _engines(seen.workers, name, text, value_of)
 
 
 def _engines(
-    workers: Iterable[WorkerSnapshot], name: str, text: str, said: Callable[[EngineReport], float | None]
+    workers: Iterable[WorkerSnapshot], name: str, text: str, value_of: Callable[[EngineReport], float | None]
 ) -> Metric:
     family = GaugeMetricFamily(name, text, labels=["worker"])
-    found = {worker.name: said(worker.report) for worker in workers if worker.report is not None}
+    found = {worker.name: value_of(worker.report) for worker in workers if worker.report is not None}
     for worker_name, amount in found.items():
         if amount is not None:
             family.add_metric([worker_name], amount)

@@ -18,7 +18,7 @@ STRAINED_KV_SHARE = 0.9
 LOST_SHARE = 0.75
 
 
-class EngineState:
+class ReportedState:
     """The last report of one worker's engine. Pure."""
 
     __slots__ = ("_unaccounted_tokens", "kv_tokens", "report", "slots", "strained")

@@ -17,7 +17,7 @@ from math import inf
 from services.core.adaptive import AdaptiveLimit
 from services.core.request import Request
 from services.router.upstreams.call import Probe, Upstream
-from services.router.workers.enginestate import EngineState
+from services.router.workers.enginestate import ReportedState
 from services.router.workers.health import Health
 from services.router.workers.pace import Pace
 from services.router.workers.workersfile import WorkerSpec
@@ -106,7 +106,7 @@ class Worker:
         self.step_ms = self.prefill_ms_per_token = 0.0
         self.batch: int | None = None
         """Sequences in its engine at the last probe."""
-        self.engine = EngineState()
+        self.engine = ReportedState()
         self.strained = False
         """Its engine reports a queue of its own, or too little memory: nothing is sent ahead."""
         self.models: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.upstreams.enginepage import EngineReport
-from services.router.workers.enginestate import LOST_SHARE, STRAINED_KV_SHARE, EngineState
+from services.router.workers.enginestate import LOST_SHARE, STRAINED_KV_SHARE, ReportedState
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import AHEAD, FREE, FULL, Worker
 from tests.router.fleetrig import asked, fleet_of, probe, worker
@@ -101,7 +101,7 @@ REPORTS = st.builds(
 def test_whatever_is_reported_some_memory_stays_and_never_more_than_is_said(
     history: list[tuple[EngineReport | None, int, int]],
 ) -> None:
-    state = EngineState()
+    state = ReportedState()
     for report, held, slots in history:
         state.learn(report, held, slots + 1, slots)
         size = None if report is None else report.kv_tokens
