@@ -34,17 +34,17 @@ ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineReport], float | None]], ..
     (
         "weir_worker_engine_running",
         "Requests in the batch, by the server's own metrics.",
-        lambda report: report.running,
+        lambda r: r.running,
     ),
     (
         "weir_worker_engine_waiting",
         "Requests in the server's own queue, by its metrics.",
-        lambda report: report.waiting,
+        lambda r: r.waiting,
     ),
     (
         "weir_worker_engine_kv_share",
         "Used share of the KV cache, by the server's metrics.",
-        lambda report: report.kv_share,
+        lambda r: r.kv_share,
     ),
 )
 """Only of workers that report."""
