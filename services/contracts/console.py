@@ -126,10 +126,14 @@ class RunningNow(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What the worker reported at the last probe."""
+    """What the worker reported at the last probe. `waiting` and `kv_share`, its used share of memory, are another
+    server's.
+    """
 
     size: int | None
     step_ms: float | None
+    waiting: int | None = None
+    kv_share: float | None = None
 
 
 class WorkerNow(msgspec.Struct, frozen=True):

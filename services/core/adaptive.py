@@ -7,8 +7,9 @@ minimum limit is in flight. The limit moves once per round, of as many samples a
     ratio < 1     limit *= max(ratio, 1/2)
     ratio >= 1    limit += min(sqrt(limit), limit * (ratio - 1))     only if the limit was reached in this round
 
-An overload response (429, 503, none) takes a tenth off, once per round. The minimum and maximum always hold, and no
-place is given out at or above the limit. Reasons and the cost of the tolerance: docs/architecture/mechanisms/limits.md.
+An overload response (429, 503, none), or a queue that the upstream reports, takes a tenth off, once per round. The
+minimum and maximum always hold, and no place is given out at or above the limit. Reasons and the cost of
+the tolerance: docs/architecture/mechanisms/limits.md.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class AdaptiveLimit(InflightCap):
             self._paces.append(pace)
         if len(self._paces) + self._refused >= min(max(self.cap, MIN_ROUND), MAX_ROUND):
             self._end_round()
+
+    def crowded(self) -> None:
+        """The upstream reports a queue of its own: counts as an overload response."""
+        self._back_off()
 
     def _back_off(self) -> None:
         if not self._refused:

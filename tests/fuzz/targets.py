@@ -32,6 +32,7 @@ from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.parsing.slo import FIELD_OF, read
 from services.router.request import InferenceRequest
 from services.router.tenancy import tenantsfile
+from services.router.upstreams import enginepage
 from services.router.upstreams.call import Busy, Stream
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.weir import WeirStream
@@ -129,6 +130,14 @@ def events(data: bytes) -> None:
 def lines(data: bytes) -> None:
     """Lines of JSON of a Weir worker: the same text however they are cut."""
     _compare(data, lambda reply: WeirStream(reply, 40))  # type: ignore[arg-type]  # a fake
+
+
+def page(data: bytes) -> None:
+    """A metrics page of an engine: whatever it is, it says something possible or nothing."""
+    report = enginepage.read(data)
+    if report is not None:
+        assert report.kv_share is None or 0 <= report.kv_share <= 1
+        assert report.kv_tokens is None or report.kv_tokens > 0
 
 
 _PARSED = ParsedRequest(format=Format.CHAT, tenant=None, model=None, max_tokens=9, stream=True, body={})
@@ -381,6 +390,14 @@ TARGETS: dict[str, Target] = {
             b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
             b"\x02POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: y\r\n\r\n",
             b"\x03GET http://a:1/b HTTP/1.0\r\nconnection: keep-alive\r\nexpect: 100-continue\r\n\r\n",
+        ),
+    ),
+    "page": Target(
+        page,
+        (
+            b'vllm:num_requests_running{a="b"} 1\nvllm:num_requests_waiting 0\n'
+            b'vllm:cache_config_info{block_size="16",num_gpu_blocks="9"} 1.0\n',
+            b"sglang:num_running_reqs 1 1700000000\nsglang:num_queue_reqs 1e3\nsglang:token_usage NaN\n",
         ),
     ),
     "answers": Target(

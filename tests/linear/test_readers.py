@@ -25,6 +25,7 @@ from services.router.parsing.deadlines import READERS
 from services.router.parsing.slo import read as read_wishes
 from services.router.rag import prompt
 from services.router.tenancy.keys import bearer
+from services.router.upstreams import enginepage
 from services.router.upstreams.openaistream import OpenAIStream
 from services.runtime import cut as cut_module
 from services.runtime import requesttarget, tracing
@@ -245,6 +246,21 @@ GOVERNED: dict[str, Make] = {
     "numbers": repeated(b'{"seq":', b"1", b"}\n"),
     "pings": repeated(b"", b'{"v":0,"verb":"ping","job":"J","seq":4,"ttl_ms":0}\n'),
 }
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        repeated(b"", b"vllm:num_requests_running{"),
+        repeated(b"", b"\nvllm:num_requests_running 1"),
+        repeated(b'\nvllm:cache_config_info{a="', b"\\", b'"} 1\n'),
+        repeated(b"\nvllm:cache_config_info{", b'block_size="1",', b"} 1\n"),
+        repeated(b"\nvllm:num_requests_running 1", b" ", b"\n"),
+        repeated(b"", b"\n"),
+    ],
+)
+def test_a_metrics_page_of_an_engine(make: Make) -> None:
+    assert_linear(enginepage.read, make, TEXTS)
 
 
 @pytest.mark.parametrize("make", GOVERNED.values(), ids=GOVERNED.keys())

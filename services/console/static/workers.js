@@ -167,8 +167,10 @@ function stateOf(worker) {
 }
 
 function batchOf(worker) {
-  const { size, step_ms } = worker.batch ?? {};
+  const { size, step_ms, waiting, kv_share } = worker.batch ?? {};
   if (size === null || size === undefined) return worker.kind === "weir" ? "" : `a server of kind ${worker.kind}`;
   const step = step_ms === null || step_ms === undefined ? "" : ` · a step takes ${ms(step_ms)} ms`;
-  return `batch of ${count(size)}${step}`;
+  const queue = waiting ? ` · ${count(waiting)} in its own queue` : "";
+  const memory = kv_share === null || kv_share === undefined ? "" : ` · KV cache ${Math.round(kv_share * 100)} %`;
+  return `batch of ${count(size)}${step}${queue}${memory}`;
 }

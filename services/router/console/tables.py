@@ -78,6 +78,13 @@ def worker_row(worker: WorkerSnapshot) -> WorkerNow:
         lookahead=worker.lookahead,
         inflight=worker.inflight,
         work_tokens=round(worker.work_tokens, 1),
-        batch=Batch(worker.batch, round(worker.step_ms, 2) or None),
+        batch=_batch(worker),
         requests=[RunningNow(each.id, each.tenant, round(each.of_deadline, 3)) for each in worker.requests],
     )
+
+
+def _batch(worker: WorkerSnapshot) -> Batch:
+    step_ms, report = round(worker.step_ms, 2) or None, worker.report
+    if report is None:
+        return Batch(worker.batch, step_ms)
+    return Batch(worker.batch, step_ms, report.waiting, report.kv_share and round(report.kv_share, 3))

@@ -27,6 +27,7 @@ from services.core.snapshot import (
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import RequestSnapshot, WorkerSnapshot, take
 from services.router.tenancy.tenants import Tenants
+from services.router.upstreams.enginepage import EngineReport
 
 MAX_TENANTS = 100
 MAX_REQUESTS = 100
@@ -185,8 +186,22 @@ def _worker(worker: WorkerSnapshot) -> Json:
         "kv_tokens": worker.kv_tokens,
         "kv_held_tokens": worker.kv_held_tokens,
         "limit": None if limit is None else {"now": limit.now, "baseline_s": limit.baseline_s},
+        "engine": None if worker.report is None else _engine(worker.report, strained=worker.strained),
         "failures_in_a_row": worker.failures_in_a_row,
         "ejections": worker.ejections,
+    }
+
+
+def _engine(report: EngineReport, *, strained: bool) -> Json:
+    return {
+        "name": report.engine,
+        "running": report.running,
+        "waiting": report.waiting,
+        "kv_share": None if report.kv_share is None else round(report.kv_share, 4),
+        "kv_tokens": report.kv_tokens,
+        "preemptions": report.preemptions,
+        "slots": report.slots,
+        "strained": strained,
     }
 
 

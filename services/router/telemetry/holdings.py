@@ -14,6 +14,7 @@ from services.core.policies import Policies
 from services.core.snapshot import PoolSnapshot, waiting_by
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import WorkerSnapshot, take
+from services.router.upstreams.enginepage import EngineReport
 
 WORKER_GAUGES: tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...] = (
     (
@@ -29,6 +30,24 @@ WORKER_GAUGES: tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...] = 
     ("weir_worker_healthy", "1 when the worker answered its last probe and is not ejected.", lambda w: int(w.healthy)),
     ("weir_worker_work_tokens", "Outstanding work at a worker, in token-equivalents.", lambda w: w.work_tokens),
 )
+ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineReport], float | None]], ...] = (
+    (
+        "weir_worker_engine_running",
+        "Requests in the batch, by the server's own metrics.",
+        lambda r: r.running,
+    ),
+    (
+        "weir_worker_engine_waiting",
+        "Requests in the server's own queue, by its metrics.",
+        lambda r: r.waiting,
+    ),
+    (
+        "weir_worker_engine_kv_share",
+        "Used share of the KV cache, by the server's metrics.",
+        lambda r: r.kv_share,
+    ),
+)
+"""Only of workers that report."""
 
 
 class Holdings(Collector):
@@ -50,6 +69,19 @@ class Holdings(Collector):
             for worker_name, amount in _by_name(seen.workers, value).items():
                 family.add_metric([worker_name], amount)
             yield family
+        for name, text, value_of in ENGINE_GAUGES:
+            yield _engines(seen.workers, name, text, value_of)
+
+
+def _engines(
+    workers: Iterable[WorkerSnapshot], name: str, text: str, value_of: Callable[[EngineReport], float | None]
+) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["worker"])
+    found = {worker.name: value_of(worker.report) for worker in workers if worker.report is not None}
+    for worker_name, amount in found.items():
+        if amount is not None:
+            family.add_metric([worker_name], amount)
+    return family
 
 
 def _now() -> float:

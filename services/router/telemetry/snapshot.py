@@ -17,6 +17,7 @@ from services.core.snapshot import SchedulerSnapshot, in_service_order, of_deadl
 from services.core.snapshot import take as take_of_scheduler
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.request import InferenceRequest
+from services.router.upstreams.enginepage import EngineReport
 from services.router.workers.worker import Worker
 
 LOOKED_AT = 512
@@ -72,6 +73,8 @@ class WorkerSnapshot(NamedTuple):
     ejections: int
     batch: int | None
     step_ms: float
+    report: EngineReport | None
+    strained: bool
     requests: tuple[RequestSnapshot, ...]
 
 
@@ -153,6 +156,8 @@ def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnap
         health.ejections,
         worker.batch,
         worker.step_ms,
+        worker.engine.report,
+        worker.strained,
         requests,
     )
 

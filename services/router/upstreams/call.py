@@ -13,6 +13,7 @@ import msgspec
 
 from services.contracts.generate import Message
 from services.router.parsing.parsed import ParsedRequest
+from services.router.upstreams.enginepage import EngineReport
 from services.runtime.upstream import UpstreamError
 
 MAX_MODELS = 256
@@ -147,3 +148,4 @@ class Probe(msgspec.Struct, frozen=True):
     step_ms: float = 0.0
     prefill_ms_per_token: float = 0.0
     batch: int | None = None  # sequences in its engine; None: not reported
+    report: EngineReport | None = None  # of another server's engine, from its metrics page

@@ -8,6 +8,7 @@ headers only the trace context is forwarded.
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +18,7 @@ from services.contracts.generate import Message
 from services.router.parsing.fields import Servers, judge
 from services.router.parsing.parsed import Format, ParsedRequest, Special
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
+from services.router.upstreams.enginereports import EngineReports
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, vectors_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.refusals import UNREADABLE
@@ -28,6 +30,9 @@ MAX_ERROR_BYTES = 65_536
 MAX_MODEL_CHARS = 256
 MAX_VECTORS_BYTES = 64 * 1_048_576
 """Of an answer of embeddings: 2,048 vectors of 4,096 numbers, as text."""
+BAD_REQUEST = 400
+PROBE_ID = b"weir-probe"
+"""Shows whether the server takes ids that are no UUIDs: clients choose theirs."""
 MINIMUMS = ("min_tokens", "min_new_tokens")
 UNFINISHED = "the worker's answer has no finish reason: it may have been cut"
 
@@ -39,10 +44,12 @@ class OpenAIUpstream:
 
     def __init__(
         self, pool: Pool, models: tuple[str, ...], api_key: str | None, *,
-        allow: frozenset[str] = frozenset(), salted: bool = False,
+        allow: frozenset[str] = frozenset(), salted: bool = False, reports: EngineReports | None = None,
     ) -> None:  # fmt: skip
         self._servers = Servers(allow=allow)
         self._salted = salted
+        self._reports = reports
+        self._takes_ids = True
         self._pool = pool
         self._models = models
         self._headers = [(b"content-type", b"application/json")]
@@ -78,12 +85,9 @@ class OpenAIUpstream:
         if parsed.special is not None:
             judge(parsed, self._servers)
             target = b"/embeddings" if parsed.format is Format.EMBEDDINGS else target
-        headers = [
-            *self._headers,
-            *attempt.trace,
-            (b"x-request-id", call.id.encode()),
-            (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms)),
-        ]
+        headers = [*self._headers, *attempt.trace, (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))]
+        if self._takes_ids:
+            headers.append((b"x-request-id", call.id.encode()))
         body = _encode(request_body(call, salted=self._salted))
         reply = await self._pool.request(b"POST", target, body=body, headers=headers)
         if reply.status == 200:
@@ -96,19 +100,46 @@ class OpenAIUpstream:
         """OpenAI has no such call; the closed connection cancels."""
 
     async def probe(self) -> Probe:
-        """Any status below 500 counts as alive: not every server has a /models that works without a key."""
-        reply = await self._pool.request(b"GET", b"/models", headers=self._headers)
+        """Any status below 500 counts as alive: not every server has a /models that works without a key.
+
+        The engine's own report is read meanwhile, and cannot make the probe fail.
+        """
+        if self._reports is None or not self._reports.due:
+            return Probe(0, await self._listed())
+        asking = asyncio.create_task(self._reports.ask())
+        try:
+            models = await self._listed()
+            report = await asking
+        finally:
+            asking.cancel()
+        if report is None:
+            return Probe(0, models)
+        return Probe(report.slots or 0, models, batch=report.running, report=report)
+
+    async def _listed(self) -> tuple[str, ...]:
+        status, body = await self._get_models()
+        if status == BAD_REQUEST:  # llama-cpp-python rejects every id that is no UUID, without a word
+            self._takes_ids = not self._takes_ids
+            status, body = await self._get_models()
+            if status == BAD_REQUEST:
+                self._takes_ids = True  # then it was not the id
+        if status >= 500:
+            raise UpstreamError(f"/models answered {status}")
+        return self._models or _model_ids(body)
+
+    async def _get_models(self) -> tuple[int, bytes]:
+        named = [(b"x-request-id", PROBE_ID)] if self._takes_ids else []
+        reply = await self._pool.request(b"GET", b"/models", headers=[*self._headers, *named])
         with reply:
-            body = await reply.read(MAX_ANSWER_BYTES)
-        if reply.status >= 500:
-            raise UpstreamError(f"/models answered {reply.status}")
-        return Probe(0, self._models or _model_ids(body))
+            return reply.status, await reply.read(MAX_ANSWER_BYTES)
 
     def give_up(self, why: str) -> None:
         self._pool.fail_unanswered(why)
 
     def close(self) -> None:
         self._pool.retire()
+        if self._reports is not None:
+            self._reports.close()
 
 
 async def _special_whole(reply: Reply, format: Format, special: Special) -> Whole:

@@ -1,13 +1,14 @@
 """Reads answers of OpenAI-compatible servers, as the servers really send them.
 
 Contents may be missing, null, text or a list of parts; usage may be missing, null or incomplete; an error may have its
-own status, or 200, or come within a stream, as `{"error": {...}}`, as `{"error": "..."}` or flat as `{"object":
-"error", ...}`, with a string or a number as its code. Fields that the router does not need are not decoded, so that
-unexpected values do no harm.
+own status, or 200, or come within a stream, as `{"error": {...}}`, as `{"error": "..."}`, flat as `{"object": "error",
+...}` or as FastAPI's `{"detail": ...}` (transformers serve), with a string or a number as its code. Fields that the
+router does not need are not decoded, so that unexpected values do no harm.
 """
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Any
 
@@ -15,12 +16,20 @@ import msgspec
 
 from services.router.upstreams.call import Busy, End, WorkerFailed
 from services.router.upstreams.refusals import ENDS, UNREADABLE, bad_input, ended
+from services.runtime.errors import BadInput
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import UpstreamError
 
 DEFAULT_DELAY_MS = 100.0
 LONGEST_DELAY_MS = 30_000.0
 MAX_TOKENS = 2**31
+VALIDATION = re.compile(
+    r"[0-9]{1,6} validation errors?:\s{1,8}\{'type': '[a-z_]{1,64}', 'loc': \('body',(?P<place>[^()\n]{0,256})\), "
+    r"'msg': (?:'(?P<said>[^'\n]{0,512})'|\"(?P<quoted>[^\"\n]{0,512})\")"
+)
+"""The first fault that llama-cpp-python reports."""
+NO_ROUTE = (None, "Not Found")
+"""What a 404 says if there is no such route: FastAPI's sentence."""
 OVERLOADED = (429, 503, 529)
 REFUSES_REQUEST = (400, 404, 413, 415, 422)
 GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
@@ -96,6 +105,7 @@ class _Fault(msgspec.Struct):
     message: Any = None
     param: Any = None
     code: Any = None
+    detail: Any = None
 
 
 class _Vectors(msgspec.Struct):
@@ -164,7 +174,7 @@ def refusal_of(reply: Reply, body: bytes) -> Exception:
         message, param, code = _details(_fault.decode(body))
     except UNREADABLE:
         message, param, code = None, None, None
-    if reply.status == 404 and message is None:
+    if reply.status == 404 and message in NO_ROUTE:
         return WorkerFailed("the worker answered 404 without a reason: is its url the root of an OpenAI API?")
     return _meaning(reply.status, message, param, code if isinstance(code, str) else None, _delay_ms(reply))
 
@@ -173,6 +183,8 @@ def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
     error = fault.error
     if isinstance(error, str):
         return error, None, None
+    if error is None and fault.message is None:
+        return *_explained(fault.detail), None
     source: _Error | _Fault = fault if error is None else error
     param, code = source.param, source.code
     return (
@@ -182,6 +194,26 @@ def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
     )
 
 
+def _explained(detail: Any) -> tuple[str | None, str | None]:
+    """(message, field) of FastAPI's `detail`: a sentence, or a list of faults of which the first is told."""
+    first = detail[0] if isinstance(detail, list) and detail else detail
+    if not isinstance(first, dict):
+        return (first if isinstance(first, str) else None), None
+    message, place = first.get("msg"), first.get("loc")
+    names = place[1:] if isinstance(place, list) else []  # the first is the part of the request: the body
+    field = ".".join(str(name) for name in names if isinstance(name, (str, int)))
+    return (message if isinstance(message, str) else None), field or None
+
+
+def _found_invalid(message: str | None) -> BadInput | None:
+    """llama-cpp-python answers 500 to a body that it cannot validate, with its own places in the text."""
+    found = VALIDATION.match(message or "")
+    if found is None:
+        return None
+    place = [part.strip(" '") for part in found["place"].split(",") if part.strip(" '")]
+    return bad_input(400, found["said"] or found["quoted"], ".".join(place), None)
+
+
 def _meaning(status: int, message: str | None, param: str | None, code: str | None, delay_ms: float) -> Exception:
     if code in ENDS:  # the server is another Weir
         return ended(code, message or code)
@@ -189,6 +221,8 @@ def _meaning(status: int, message: str | None, param: str | None, code: str | No
         return Busy(delay_ms)
     if status in REFUSES_REQUEST and (bad := bad_input(status, message, param, code)) is not None:
         return bad
+    if status == 500 and (invalid := _found_invalid(message)) is not None:
+        return invalid
     return WorkerFailed(f"the worker failed with {status}: {message or 'no reason given'}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.router.upstreams.call import Upstream
+from services.router.upstreams.enginereports import EngineReports
 from services.router.upstreams.openai import OpenAIUpstream
 from services.router.upstreams.weir import WeirUpstream
 from services.router.workers.worker import Worker
@@ -23,5 +24,13 @@ def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"") -> Worker:
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:
     if spec.kind == "weir":
         return WeirUpstream(pool)
-    allow = frozenset(spec.allow)
-    return OpenAIUpstream(pool, tuple(spec.models), spec.api_key(), allow=allow, salted=spec.cache_salt)
+    reports = EngineReports(Pool(root_of(spec.url), max_connections=1)) if spec.metrics else None
+    return OpenAIUpstream(
+        pool, tuple(spec.models), spec.api_key(),
+        allow=frozenset(spec.allow), salted=spec.cache_salt, reports=reports,
+    )  # fmt: skip
+
+
+def root_of(url: str) -> str:
+    """Where a server has what is not part of its API: above the API's version."""
+    return url.removesuffix("/v1")

@@ -1,7 +1,8 @@
 """When the workers of a pool are expected to have a free slot, for requests that are sent ahead of it.
 
 A heap of expected ends. Entries of requests that have ended are dropped when they are met, and all of them when the
-heap has doubled. An entry whose worker cannot take a request ahead now (it holds one, or rests) is put aside until one
+heap has doubled. An entry whose worker cannot take a request ahead now (it holds one, rests, or its engine is
+strained) is put aside until one
 of its requests ends. O(log n) for each request; no entry refers to a request.
 """
 
@@ -61,7 +62,8 @@ class ExpectedEnds:
             entry = heappop(heap)
             if worker is None:
                 continue
-            if worker.availability is FULL and worker.inflight == worker.slots and not worker.resting:
+            opens = worker.inflight == worker.slots and not (worker.resting or worker.strained)
+            if opens and worker.availability is FULL:
                 return worker, entry[0]
             self._aside.setdefault(worker, []).append(entry)
         return None

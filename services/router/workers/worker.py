@@ -2,7 +2,8 @@
 
 The ledger is the router's own and synchronous: polled figures lag, and routers that trusted them overshot or stalled
 (vLLM #49538, llm-d #2100). A worker's reports only set the bounds: slots (learned with `slots: auto`), one look-ahead
-request in its own queue, and KV tokens for prompts and answers.
+request in its own queue, and KV tokens for prompts and answers. Other servers report on a metrics page, if at all
+(`enginestate.py`).
 
 While these do not shrink, it holds at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and longest
 answer. If they shrink nothing is taken back; nothing new is sent until what is held fits again.
@@ -16,6 +17,7 @@ from math import inf
 from services.core.adaptive import AdaptiveLimit
 from services.core.request import Request
 from services.router.upstreams.call import Probe, Upstream
+from services.router.workers.enginestate import ReportedState
 from services.router.workers.health import Health
 from services.router.workers.pace import Pace
 from services.router.workers.workersfile import WorkerSpec
@@ -48,6 +50,7 @@ class Worker:
         "availability",
         "batch",
         "draining",
+        "engine",
         "health",
         "held",
         "held_back",
@@ -69,6 +72,7 @@ class Worker:
         "slots",
         "spec",
         "step_ms",
+        "strained",
         "upstream",
         "work_tokens",
     )
@@ -102,6 +106,9 @@ class Worker:
         self.step_ms = self.prefill_ms_per_token = 0.0
         self.batch: int | None = None
         """Sequences in its engine at the last probe."""
+        self.engine = ReportedState()
+        self.strained = False
+        """Its engine reports a queue of its own, or too little memory: nothing is sent ahead."""
         self.models: tuple[str, ...] = ()
         self.adopt(spec, upstream)
 
@@ -136,8 +143,9 @@ class Worker:
         self.ahead_always = ahead == 1
         self.models = tuple(spec.models) or self.models
         if spec.slots == "auto":
-            self.limit = self.limit or _limit(self.max_limit, self.inflight)
-            self.slots = self.limit.cap
+            if self.limit is None and not self.engine.slots:
+                self.limit = _limit(self.max_limit, self.inflight)
+            self.slots = min(self.engine.slots, self.max_limit) if self.limit is None else self.limit.cap
         else:
             self.limit = None
             self.slots = self.slots if spec.slots is None else spec.slots
@@ -147,14 +155,26 @@ class Worker:
         before = (self.slots, self.models, self.draining, self.kv_tokens)
         if self.spec.slots is None:
             self.slots = seen.slots
+        elif self.spec.slots == "auto":
+            self._size_limit(seen)
         if not self.spec.models:
             self.models = seen.models
         self.draining = seen.draining
-        self.kv_tokens = seen.kv_tokens
+        self.engine.learn(seen.report, self.kv_held_tokens, self.inflight, self.slots)
+        self.kv_tokens = seen.kv_tokens if seen.report is None else self.engine.kv_tokens
+        self.strained = self.engine.strained
         self.batch = seen.batch
         self.step_ms = seen.step_ms or self.step_ms
         self.prefill_ms_per_token = seen.prefill_ms_per_token or self.prefill_ms_per_token
         return before != (self.slots, self.models, self.draining, self.kv_tokens)
+
+    def _size_limit(self, seen: Probe) -> None:
+        """`slots: auto`: as many as the engine says that it batches; else learned, and less if it reports a queue."""
+        if seen.slots:
+            self.limit, self.slots = None, min(seen.slots, self.max_limit)
+        elif self.limit is not None and seen.report is not None and seen.report.waiting:
+            self.limit.crowded()
+            self.slots = self.limit.cap
 
     def current_availability(self) -> Availability:
         """Its capacity by the ledger, DOWN if it is not live."""
@@ -166,7 +186,7 @@ class Worker:
             return FULL
         if self.inflight < self.slots:
             return FREE
-        opens = self.ahead_always or self.ahead_open
+        opens = (self.ahead_always or self.ahead_open) and not self.strained
         return AHEAD if opens and self.inflight < self.slots + self.lookahead else FULL
 
     def has_room(self, kv_tokens: int) -> bool:

@@ -33,6 +33,7 @@ class WorkerSpec(BaseModel):
     api_key_env: str | None = None
     allow: list[str] = []
     cache_salt: bool = False
+    metrics: bool = True
 
     @field_validator("allow")
     @classmethod
@@ -63,6 +64,8 @@ class WorkerSpec(BaseModel):
             raise ValueError("kind weir announces its own models: leave `models` out")
         if self.kind == "weir" and (self.allow or self.cache_salt):
             raise ValueError("kind weir receives no additional client fields: leave `allow` and `cache_salt` out")
+        if self.kind == "weir" and not self.metrics:
+            raise ValueError("kind weir announces what it can take: leave `metrics` out")
         if self.slots == "auto" and self.lookahead:
             raise ValueError(
                 "slots: auto learns how much to send, the server's own queue included: leave `lookahead` out"

@@ -409,6 +409,52 @@ def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -
         }
 
 
+def test_a_server_that_rejects_ids_gets_none() -> None:
+    """llama-cpp-python 0.3.36 answers 400 with an empty body to any `x-request-id` that is no UUID."""
+    ids: list[bytes | None] = []
+
+    async def strict(exchange: Exchange) -> None:
+        ids.append(exchange.header(b"x-request-id"))
+        listed = json.dumps({"data": [{"id": "m"}], "error": {"message": "no"}}).encode()
+        await (exchange.reply(200, listed) if ids[-1] is None else exchange.reply(400, b""))
+
+    async def main() -> None:
+        service = build_service({("GET", "/v1/models"): strict, ("POST", "/v1/chat/completions"): strict})
+        async with running_here(service):
+            upstream = OpenAIUpstream(Pool(f"http://127.0.0.1:{service.bound_port}/v1", max_connections=2), (), None)
+            for _ in range(2):
+                assert (await upstream.probe()).models == ("m",)
+            with pytest.raises(WorkerFailed, match="no"):
+                await upstream.whole(call(stream=False), Attempt("a", 1000))
+            upstream.close()
+        service.log.close()
+
+    run(main)
+    assert ids == [b"weir-probe", None, None, None]
+
+
+def test_a_server_that_rejects_its_probe_for_another_reason_gets_ids() -> None:
+    ids: list[bytes | None] = []
+
+    async def broken(exchange: Exchange) -> None:
+        ids.append(exchange.header(b"x-request-id"))
+        await exchange.reply(400, b"")
+
+    async def main() -> None:
+        service = build_service({("GET", "/v1/models"): broken})
+        async with running_here(service):
+            upstream = OpenAIUpstream(
+                Pool(f"http://127.0.0.1:{service.bound_port}/v1", max_connections=2), ("m",), None
+            )
+            for _ in range(2):
+                assert (await upstream.probe()).models == ("m",)
+            upstream.close()
+        service.log.close()
+
+    run(main)
+    assert ids == [b"weir-probe", None, b"weir-probe", None]
+
+
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
     async def models(exchange: Exchange) -> None:
@@ -431,6 +477,62 @@ def test_an_answer_that_is_not_text_or_has_no_bottom_is_the_servers_failure_and_
         answer_of(b'{"choices":[{"message":{"content":"' + text + b'"},"z":"' + text + b'"}]}')
     for body in (b'{"error":{"message":"' + text + b'"}}', b'{"error":"' + text + b'"}'):
         assert isinstance(refusal_of(FakeReply(status=500), body), WorkerFailed)  # type: ignore[arg-type]  # a fake
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message", "param"),
+    [
+        (400, {"detail": "Server is pinned to 'tiny'."}, "Server is pinned to 'tiny'.", None),
+        (422, {"detail": [{"loc": ["body", "a", 0, "role"], "msg": "Field required"}]}, "Field required", "a.0.role"),
+        (422, {"detail": [{"loc": "body", "msg": 3}]}, "the worker found the request invalid", None),
+        (400, {"detail": []}, "the worker found the request invalid", None),
+        (404, {"detail": "no model 'x' here"}, "the worker does not know the requested resource", None),
+    ],
+)  # fmt: skip
+def test_a_fault_in_fastapis_own_form_is_understood(
+    status: int, body: dict[str, Any], message: str, param: str | None
+) -> None:
+    refusal = refusal_of(FakeReply(status=status), json.dumps(body).encode())  # type: ignore[arg-type]  # a fake
+    assert isinstance(refusal, BadInput)
+    assert (refusal.status, str(refusal), refusal.param) == (status, message, param)
+
+
+LLAMACPP = (
+    "1 validation error:\n  {'type': 'int_parsing', 'loc': ('body', 'max_tokens'), 'msg': 'Input should be a valid "
+    "integer, unable to parse string as an integer', 'input': 'x'}\n\n  File \"/srv/llama_cpp/server/app.py\", line 2\n"
+)
+LLAMACPP_ROLE = (
+    "7 validation errors:\n  {'type': 'literal_error', 'loc': ('body', 'messages', 0, "
+    "'ChatCompletionRequestSystemMessage', 'role'), 'msg': \"Input should be 'system'\", 'input': 'wizard', "
+    "'ctx': {'expected': \"'system'\"}}\n  {'type': ..."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "param"),
+    [
+        (LLAMACPP, "Input should be a valid integer, unable to parse string as an integer", "max_tokens"),
+        (LLAMACPP_ROLE, "Input should be 'system'", "messages.0.ChatCompletionRequestSystemMessage.role"),
+    ],
+)
+def test_a_body_that_llama_cpp_python_finds_invalid_is_the_clients_fault(said: str, message: str, param: str) -> None:
+    """As recorded from version 0.3.36, whose status is 500. Nothing of its files reaches the client."""
+    body = {"error": {"message": said, "type": "internal_server_error", "param": None, "code": None}}
+    refusal = refusal_of(FakeReply(status=500), json.dumps(body).encode())  # type: ignore[arg-type]  # a fake
+    assert isinstance(refusal, BadInput)
+    assert (refusal.status, str(refusal), refusal.param) == (400, message, param)
+
+
+def test_any_other_500_stays_the_workers_failure() -> None:
+    for said in ("validation error", "1 validation error:\n  no place", LLAMACPP.replace("'body'", "'response'"), None):
+        body = json.dumps({"error": {"message": said}}).encode()
+        assert isinstance(refusal_of(FakeReply(status=500), body), WorkerFailed)  # type: ignore[arg-type]  # a fake
+
+
+def test_a_missing_route_is_no_fault_of_the_request_in_fastapis_form_either() -> None:
+    refusal = refusal_of(FakeReply(status=404), b'{"detail":"Not Found"}')  # type: ignore[arg-type]  # a fake
+    assert isinstance(refusal, WorkerFailed)
+    assert "root of an OpenAI API" in str(refusal)
 
 
 # ---- damage that a client could not see
