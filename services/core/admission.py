@@ -99,7 +99,7 @@ class DeadlineAdmission:
             if limit_at < latest:
                 return limit_at, "patience"
         elif request.found_slot:  # as far as is known, a slot is free when its passages are there
-            latest = request.due_at - estimator.least_prefill_s(prompt_tokens)
+            latest = request.due_at - estimator.announced_prefill_s(prompt_tokens)
             why = "first_token" if request.first_token_by < request.deadline else "deadline"
         return latest, why
 
@@ -203,7 +203,7 @@ def grant_at_once(now: float, request: Request, prompt_tokens: int, answer_token
     cut is cut if all of it would be late at the median time per token, which no minority of slow answers moves; then to
     what fits with caution.
     """
-    slack_s, prefill_s = request.deadline - now, estimator.least_prefill_s(prompt_tokens)
+    slack_s, prefill_s = request.deadline - now, estimator.announced_prefill_s(prompt_tokens)
     if request.first_token_by <= now + prefill_s:
         request.expires_for = "first_token"
         return 0

@@ -180,7 +180,7 @@ class AdmissionCheck:
         request, settings = self.request, self.settings
         slack_s = request.deadline - self.now
         if self.free:
-            return 0 < slack_s > self._least_prefill_s()
+            return 0 < slack_s > self._announced_prefill_s()
         self.service_s = request.counted_service_s = service_s = self._service_s()
         if slack_s <= 0:
             return False
@@ -196,7 +196,7 @@ class AdmissionCheck:
             return False
         if self.free:
             crowded = self.prefill_backlog_s > CONGESTED * slack_s
-            return (self._prefill_s() if crowded else self._least_prefill_s()) < slack_s
+            return (self._prefill_s() if crowded else self._announced_prefill_s()) < slack_s
         if not self.settings.feasibility:
             return True
         return self.wait_s() + self._prefill_s() <= self.settings.safety_margin * slack_s
@@ -205,8 +205,8 @@ class AdmissionCheck:
         """Seconds to its first token if it starts now: the prompts before it, and its own."""
         return self.prefill_backlog_s + self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
 
-    def _least_prefill_s(self) -> float:
-        return self.pool_stats.estimator.least_prefill_s(self.prompt_tokens)
+    def _announced_prefill_s(self) -> float:
+        return self.pool_stats.estimator.announced_prefill_s(self.prompt_tokens)
 
     def wait_s(self) -> float:
         """The wait to count with, at any level: q95 for a tenant above its share, else the mean; at least the q95 of

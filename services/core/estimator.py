@@ -303,7 +303,7 @@ class Estimator:
         factor = self._prefill_error.quantile(q) if q is not None else None
         return read_s if factor is None else read_s * factor
 
-    def least_prefill_s(self, prompt_tokens: float) -> float:
+    def announced_prefill_s(self, prompt_tokens: float) -> float:
         """Seconds to prefill a prompt as the workers announce, or as measured if that is shorter; 0 if they announce
         nothing. No sample lengthens it.
         """

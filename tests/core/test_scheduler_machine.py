@@ -257,7 +257,7 @@ class Executor(Books):
         estimator = self.scheduler.pools[request.pool].estimator
         read_s = min(estimator.prefill_s(prompt), estimator.prefill_s(prompt, PROBABLE))  # mostly it took less, or more
         if request.found_slot and not request.ready:  # no estimate takes out what none could keep out
-            read_s = estimator.least_prefill_s(prompt)
+            read_s = estimator.announced_prefill_s(prompt)
         assert request.expires_at <= request.due_at - read_s + 1e-9 or not self.policies.admission
 
     @precondition(lambda self: self.stages)
