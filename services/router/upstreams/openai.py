@@ -85,9 +85,8 @@ class OpenAIUpstream:
         if parsed.special is not None:
             judge(parsed, self._servers)
             target = b"/embeddings" if parsed.format is Format.EMBEDDINGS else target
-        headers = [*self._headers, *attempt.trace, (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))]
-        if self._takes_ids:
-            headers.append((b"x-request-id", call.id.encode()))
+        ids = ((b"x-request-id", call.id.encode()),) if self._takes_ids else ()
+        headers = [*self._headers, *attempt.trace, *ids, (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))]
         body = _encode(request_body(call, salted=self._salted))
         reply = await self._pool.request(b"POST", target, body=body, headers=headers)
         if reply.status == 200:
