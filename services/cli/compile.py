@@ -7,7 +7,6 @@ sources need neither mypyc nor its marks. All modules are one group, so that the
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,8 @@ modules = mypycify({files!r}, group_name="weir", multi_file=True, opt_level="{le
 setup(name="weir", packages=[], ext_modules=modules)
 """
 OPTIMIZED = "2"
-SLOTS = re.compile(r"^@dataclass\((?P<before>.*?)(?:, )?slots=True(?:, )?(?P<after>.*?)\)$", re.MULTILINE)
+DATACLASS = "@dataclass("
+SLOTS = "slots=True"
 """mypyc knows no slots of dataclasses. Its own classes have fixed places for their attributes in any case."""
 FUTURE = "from __future__ import annotations\n"
 CHANGES = (
@@ -74,7 +74,7 @@ def compile_hot_path() -> Path:
 
 def changed(path: str, text: str) -> str:
     """The text of the source at this path below `services`, as mypyc takes it."""
-    text = SLOTS.sub(_without_slots, text)
+    text = "\n".join(map(_without_slots, text.split("\n")))
     for file, old, new in CHANGES:
         if file == path:
             assert text.count(old) == 1, f"services/{path} has changed: {old!r} is not there once"
@@ -82,9 +82,11 @@ def changed(path: str, text: str) -> str:
     return text
 
 
-def _without_slots(found: re.Match[str]) -> str:
-    rest = ", ".join(each for each in (found["before"], found["after"]) if each)
-    return f"@dataclass({rest})" if rest else "@dataclass"
+def _without_slots(line: str) -> str:
+    if not line.startswith(DATACLASS):
+        return line
+    rest = ", ".join(each for each in line.removeprefix(DATACLASS).removesuffix(")").split(", ") if each != SLOTS)
+    return f"{DATACLASS}{rest})" if rest else DATACLASS[:-1]
 
 
 def _keep(made: Path, names: list[str]) -> None:

@@ -279,7 +279,7 @@ async def running(
     try:
         ready = await _started(process, leaving)
         where = {"port": process.bound_port, "metrics_port": process.bound_metrics_port, "host": process.host}
-        process.log.info("listening", **where, code="compiled" if compiled.in_use() else "python")
+        process.log.info("listening", **where, hot_path="compiled" if compiled.in_use() else "python")
         yield process
         if ready:
             await _announced(process)

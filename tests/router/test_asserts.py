@@ -114,7 +114,7 @@ async def a_retry_beyond_the_one() -> None:
     placed.retried = True
     attempts = Attempts(house.dispatcher, None, RetryBudget(), None)  # type: ignore[arg-type]  # not asked
     attempts._may_retry = lambda *_: True  # type: ignore[method-assign]
-    await attempts._again(placed, "failed", ConnectionLost("lost"))  # type: ignore[arg-type]
+    attempts._take_retry(placed, "failed", ConnectionLost("lost"))  # type: ignore[arg-type]
 
 
 async def a_request_that_ends_twice() -> None:

@@ -62,5 +62,5 @@ def test_a_world_is_the_same_event_by_event(compiled: Path, seed: int) -> None:
         ran("-m", "loadtests.world", "--seed", str(seed), "--size", "600", "--trace", folder=compiled, code=code)
         for code in choice.CHOICES[1:]
     ]
-    of_sources, of_compiled = (text.replace('"code":"compiled"', '"code":"python"').splitlines() for text in played)
+    of_sources, of_compiled = (text.replace('"hot_path":"compiled"', '"hot_path":"python"').splitlines() for text in played)
     assert of_compiled[:-1] == of_sources[:-1], "all but the digest, which holds the log lines as they were"
