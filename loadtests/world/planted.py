@@ -243,7 +243,7 @@ BUGS = (
     Bug(
         "a worker's connection is not resumed after a pause", 23, (UpstreamConnection, "take", _taken_without_resuming)
     ),
-    Bug("a client that reads again is not written to", 4, (Connection, "resume_writing", _not_written_to)),
+    Bug("a client that reads again is not written to", 23, (Connection, "resume_writing", _not_written_to)),
     Bug("an early retry's body is not compared", 2, (earlyretry, "_fingerprint", _of_any_body)),
     Bug("an early retry's hint is not counted down", 12, _with_the_whole_hint),
     Bug("an early retry is counted twice", 12, _in_place_of(RouterMetrics, "early_retry")(_twice)),

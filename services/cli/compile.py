@@ -21,10 +21,12 @@ SETUP = """\
 from mypyc.build import mypycify
 from setuptools import setup
 
-modules = mypycify({files!r}, group_name="weir", multi_file=True, opt_level="{level}")
+modules = mypycify({arguments!r}, group_name="weir", multi_file=True, opt_level="{level}")
 setup(name="weir", packages=[], ext_modules=modules)
 """
 OPTIMIZED = "2"
+UNTYPED = ["--disable-error-code=import-not-found", "--disable-error-code=import-untyped"]
+"""What is not installed here, or has no types, is of any type: optional extras, stubs for development."""
 DATACLASS = "@dataclass("
 SLOTS = "slots=True"
 """mypyc knows no slots of dataclasses. Its own classes have fixed places for their attributes in any case."""
@@ -59,7 +61,7 @@ def compile_hot_path() -> Path:
             copy = folder / "services" / relative
             copy.write_text(changed(relative, copy.read_text(encoding="utf-8")), encoding="utf-8")
         names = [str(Path("services") / source.relative_to(SERVICES)) for source in files]
-        (folder / "setup.py").write_text(SETUP.format(files=names, level=OPTIMIZED), encoding="utf-8")
+        (folder / "setup.py").write_text(SETUP.format(arguments=UNTYPED + names, level=OPTIMIZED), encoding="utf-8")
         command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "made"]
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if ran.returncode:
