@@ -106,6 +106,9 @@ class Steps:
         for worker, spec in zip(dispatcher.fleet.workers, self._scenario.workers, strict=True):
             if not 0 <= worker.inflight <= spec.slots + worker.lookahead:
                 self._found.append(f"{worker.name} holds {worker.inflight} of {spec.slots} + {worker.lookahead}")
+            for request in worker.held:
+                if request.waiter is not None and not request.waiter.done():
+                    self._found.append(f"{request!r} has a slot at {worker.name}, and was not woken")
 
 
 class Judge:

@@ -213,7 +213,7 @@ BUGS = (
     Bug("a slot is not given back when the client leaves", 3, _kept_when_the_client_left),
     Bug("a charge is settled twice", 1, _in_place_of(PoolQueue, "settle")(_twice)),
     Bug("a request ends twice for the scheduler", 1, _in_place_of(Scheduler, "finish")(_twice)),
-    Bug("a wake-up is lost", 107, _lost_for_one_in_eight),
+    Bug("a wake-up is lost", 2, _lost_for_one_in_eight),
     Bug("retries ask no budget", 31, (RetryBudget, "try_retry", lambda budget, now: True)),
     Bug("a request is tried a third time", 9, _forgetting_the_first_retry),
     Bug(
