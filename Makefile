@@ -149,7 +149,7 @@ load-report: $(VENV)/.load $(VENV)/.simulate ## every scenario with people, as o
 
 venv: $(VENV)/.dev ## make .venv with everything that development needs
 
-fast: $(VENV)/.fast ## compile the hot path with mypyc (needs a C compiler, two minutes): more than twice the requests, docs/decisions/078
+fast: $(VENV)/.fast ## compile the hot path with mypyc (needs a C compiler, three minutes): more than twice the requests, docs/decisions/078
 	@exec $(BIN)/weir compile
 
 otel: $(VENV)/.otel ## install what exports traces (OTEL_TRACES_EXPORTER=otlp)
