@@ -30,10 +30,11 @@ OURS = "n.startswith('services.') and m.__file__"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trees as the stage `source` makes them, but for their bytecode."""
+    """The trees as the stage `source` makes them, but for their bytecode and the compiled modules."""
     folder = tmp_path_factory.mktemp("images")
     for source in ("services", "loadtests"):
-        shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__", "native"))
+    (folder / "services" / "native").mkdir()  # the stage `native` fills it
     (run,) = re.findall(r"^RUN (.*?)(?=^\S|\Z)", STAGES["source"], re.MULTILINE | re.DOTALL)
     script = run.replace("\\\n", " ").replace("/tree", str(folder / "tree")).partition("&& python -m compileall")[0]
     subprocess.run(["sh", "-e", "-c", script], cwd=folder, check=True)
