@@ -269,10 +269,8 @@ class Scheduler:
                     request.expires_for = "patience"
                     self.drr.postpone(request, ends_at)
         self.drr.make_ready(now, request)
-        if (
-            request.found_slot and request.stage is WAITING
-        ):  # from now on it waits as any other, unless it starts at once
-            self._set_expiry(request)
+        if request.found_slot and request.stage is WAITING:
+            self._set_expiry(request)  # it waits as any other from now on, unless it starts at once
 
     def leave(self, now: float, request: Request) -> bool:
         """Remove the request of a client that disconnected. False if it is not queued any more."""

@@ -49,7 +49,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 
 class _Names(NamedTuple):
-    """Names of one engine's families, newest first; `*_labels` are read from an information line."""
+    """Names of one engine's families, newest first. Of `cache`, an information line, the labels are read."""
 
     running: tuple[bytes, ...]
     waiting: tuple[bytes, ...]
