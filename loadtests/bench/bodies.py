@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from services.router.config import RouterSettings
-from services.router.parsing.parsers import Parser, chat_parser, completion_parser
+from services.router.parsing.parsers import Parser, parse_chat, parse_completion
 from services.router.request import InferenceRequest
 from services.router.upstreams.openai import request_body
 from services.runtime.connection import LARGE_BODY_BYTES
@@ -27,8 +27,6 @@ from services.runtime.connection import LARGE_BODY_BYTES
 MIB = 1_048_576
 ROOM = 1024
 """Bytes of a body beside its long text."""
-
-chat, complete = chat_parser(256), completion_parser(256)
 
 
 class Held(NamedTuple):
@@ -64,12 +62,12 @@ def members(count: int) -> bytes:
 
 
 def bodies(limit: int) -> Iterator[tuple[str, Parser, Callable[[], bytes]]]:
-    yield "a text in ASCII", chat, lambda: chat_of("a" * (limit - ROOM))
-    yield "a text with one emoji", chat, lambda: chat_of("\U0001f600" + "a" * (limit - ROOM))
-    yield "a picture", chat, lambda: picture(limit - ROOM)
-    yield "262,000 token ids", complete, lambda: token_ids(262_000)
-    yield "16,000 objects", chat, lambda: objects(16_000)
-    yield "262,000 members", chat, lambda: members(262_000)
+    yield "a text in ASCII", parse_chat, lambda: chat_of("a" * (limit - ROOM))
+    yield "a text with one emoji", parse_chat, lambda: chat_of("\U0001f600" + "a" * (limit - ROOM))
+    yield "a picture", parse_chat, lambda: picture(limit - ROOM)
+    yield "262,000 token ids", parse_completion, lambda: token_ids(262_000)
+    yield "16,000 objects", parse_chat, lambda: objects(16_000)
+    yield "262,000 members", parse_chat, lambda: members(262_000)
 
 
 def held(parse: Parser, make: Callable[[], bytes]) -> Held:

@@ -128,6 +128,8 @@ class TenantGroup(Model):
     completion_tokens: Distribution = constant(100)
     """Length of the uncut answers. Policies do not see it."""
     max_tokens: int = Field(1024, ge=1, le=1_000_000)
+    open_ended: Share = 0.0
+    """Share of requests that set no limit of the answer, in the simulator."""
     deadline_s: Distribution = constant(10.0)
     client_timeout_s: Distribution | None = None
     """When the client disconnects; by default at its deadline."""

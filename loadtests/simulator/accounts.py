@@ -66,9 +66,8 @@ class Account:
         self.on_time += 1
         self.on_time_cost += cost
         self.by_level[job.level] = self.by_level.get(job.level, 0) + 1
-        uncut = min(job.natural_tokens, job.max_tokens)
-        self.clamped += job.worker_tokens < uncut
-        self.token_weighted += job.worker_tokens / uncut
+        self.clamped += job.worker_tokens < job.wanted_tokens
+        self.token_weighted += job.worker_tokens / job.wanted_tokens
 
     def ledger(self) -> Ledger:
         kinds = (self.rejected, self.evicted, self.failed)

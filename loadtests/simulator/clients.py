@@ -55,13 +55,14 @@ class Tenant:
 class Sizes:
     """Draws a request's sizes, deadline and client timeout with the plan's generator: no policy changes a draw."""
 
-    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_impatient", "_prompt")
+    __slots__ = ("_client_timeout", "_completion", "_context", "_deadline", "_impatient", "_open_ended", "_prompt")
 
     def __init__(self, group: TenantGroup, chance: Random, seed: str = "") -> None:
-        """`seed`: of the draw of impatient clients, which is apart so that their share changes nothing else."""
+        """`seed`: of draws that are apart, so that the share of these requests changes nothing else."""
         self._impatient = (
             _shares(group.retries.impatient, Random(f"{seed}/impatient")) if group.retries.impatient else None
         )
+        self._open_ended = _shares(group.open_ended, Random(f"{seed}/open ended")) if group.open_ended else None
         self._prompt = group.prompt_tokens.sampler(chance)
         self._context = group.context_tokens.sampler(chance)
         self._completion = group.completion_tokens.sampler(chance)
@@ -85,6 +86,8 @@ class Sizes:
         )
         if self._impatient is not None:
             job.impatient = self._impatient()
+        if self._open_ended is not None and self._open_ended():
+            job.leave_open()
         return job
 
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from services.core.outcome import Outcome
-from services.core.request import Request, Stage
+from services.core.request import UNLIMITED, Request, Stage
 
 if TYPE_CHECKING:
     from loadtests.simulator.accounts import Account
@@ -47,6 +47,7 @@ class Job(Request):
         "stops_at_step",
         "tokens_done",
         "used_s",
+        "wanted_tokens",
         "worker",
         "worker_prompt",
         "worker_tokens",
@@ -54,6 +55,8 @@ class Job(Request):
 
     natural_tokens: int
     """Length of the answer without a limit. Policies must not read it."""
+    wanted_tokens: int
+    """Length of its whole answer: the natural one, within the client's limit if there is one."""
     asker: Tenant
     account: Account
     """The tenant's, or the simulation's own for arrivals outside the counting window."""
@@ -115,6 +118,8 @@ class Job(Request):
         self.context_tokens = context_tokens
         self.natural_tokens = natural_tokens
         self.max_tokens = self.granted_tokens = asker.max_tokens
+        self.open_ended = False
+        self.wanted_tokens = natural_tokens if natural_tokens < asker.max_tokens else asker.max_tokens
         self.bytes = 4 * (prompt_tokens + context_tokens)
         self.pool = "default"
         self.start_by = self.first_token_by = inf
@@ -141,6 +146,12 @@ class Job(Request):
         self.ended = self.obeys = self.impatient = False
         self.state = OFFERED
 
+    def leave_open(self) -> None:
+        """Set no limit of the answer. A policy that plans with a length sets `max_tokens`."""
+        self.open_ended = True
+        self.granted_tokens = UNLIMITED
+        self.wanted_tokens = self.natural_tokens
+
     def wait(self) -> None:
         """Admitted. Sets the fields that only admitted jobs need, because most jobs of an overload are rejected."""
         self.state = WAITING
@@ -156,6 +167,8 @@ class Job(Request):
         client_timeout_s = self.leaves_at - (now if keeps_deadline else self.arrived_at)
         sizes = self.prompt_tokens, self.context_tokens, self.natural_tokens
         job = Job(number, self.asker, now, *sizes, deadline_s, client_timeout_s)
+        if self.open_ended:
+            job.leave_open()
         job.account, job.loop, job.client = self.account, self.loop, self.client
         job.question, job.first_arrived_at, job.impatient = self.question, self.first_arrived_at, self.impatient
         job.attempt, job.obeys, job.obeyed = self.attempt + 1, obeys, self.obeyed + obeys

@@ -137,8 +137,7 @@ class Simulation:
             if now < self._from_s or now >= self._until_s:
                 job.account = self._outside
             job.account.distinct += 1
-            limit, natural = job.max_tokens, job.natural_tokens
-            answer = (natural if natural < limit else limit) * self._completion_weight
+            answer = job.wanted_tokens * self._completion_weight
             job.asker.asked_cost += (job.prompt_tokens + job.context_tokens) * self._prompt_weight + answer
         account = job.account
         account.attempts += 1
@@ -303,7 +302,7 @@ class Simulation:
         context = int(job.context_tokens * shares[min(job.level, len(shares) - 1)]) if job.context_tokens else 0
         job.worker_prompt = job.prompt_tokens + context
         job.worker_tokens = max(1, min(job.natural_tokens, job.granted_tokens))
-        worker = job.worker = self.fleet.take(job.worker_prompt + job.granted_tokens)
+        worker = job.worker = self.fleet.take(job.worker_prompt + job.planned_tokens)
         if worker.half_trip_s:
             self.schedule(now + worker.half_trip_s, worker.give, job)
         else:
@@ -343,7 +342,7 @@ class Simulation:
         if job.state != RUNNING or worker is None:
             raise LedgerError(f"finished, though it did not run: {job!r}")
         job.state = OVER
-        self.fleet.give_back(worker, job.worker_prompt + job.granted_tokens)
+        self.fleet.give_back(worker, job.worker_prompt + job.planned_tokens)
         outcome = job.stopped or Outcome.SERVED
         prompt_tokens = job.worker_prompt if job.used_s else 0
         self.policy.finish(now, job, outcome, prompt_tokens, job.tokens_done)

@@ -79,7 +79,7 @@ class InFlight:
         self._policy.finish(now, job, outcome, prompt_tokens, completion_tokens)
 
     def _held(self, job: Job) -> float:
-        return self._cost(job.prompt_tokens + job.context_tokens, job.granted_tokens)
+        return self._cost(job.prompt_tokens + job.context_tokens, job.planned_tokens)
 
 
 class Ends:
@@ -99,7 +99,7 @@ class Ends:
         self.longest_prompt = max(self.longest_prompt, job.prompt_tokens + job.context_tokens)
         if counts and why == Outcome.SERVED:
             self.latencies_s[job.asker.group.name].append(now - job.arrived_at)
-        prompt, answer = job.prompt_tokens + job.context_tokens, min(job.natural_tokens, job.max_tokens)
+        prompt, answer = job.prompt_tokens + job.context_tokens, job.wanted_tokens
         min_s = min(min_service_s(group, prompt, answer) for group in scenario.workers)
         deadline = at + job.deadline - job.arrived_at
         self.asked.append(Asked(at, deadline, self._weights.cost(prompt, answer), min_s, counts))
@@ -111,7 +111,7 @@ class Ends:
             quality = self._scenario.quality
             cohorts.answers[place] += 1
             cohorts.quality[place] += quality[min(job.level, len(quality) - 1)]
-            cohorts.tokens[place] += job.worker_tokens / min(job.natural_tokens, job.max_tokens)
+            cohorts.tokens[place] += job.worker_tokens / job.wanted_tokens
 
 
 def min_service_s(group: Workers, prompt_tokens: int, answer_tokens: int) -> float:

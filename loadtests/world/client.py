@@ -45,6 +45,8 @@ class Ask:
     leaves_after_s: float | None = None
     reads_slowly: bool = False
     repeats: bool = False
+    open_ended: bool = False
+    """Whether it sets no limit of the answer."""
 
 
 class Try(Asked):
@@ -76,7 +78,9 @@ class Try(Asked):
     def request(self, host: str) -> bytes:
         ask = self.ask
         question = prompt(self.nonce)
-        body: dict[str, Any] = {"max_tokens": MAX_TOKENS, "stream": ask.stream}
+        body: dict[str, Any] = {"stream": ask.stream}
+        if not ask.open_ended:
+            body["max_tokens"] = MAX_TOKENS
         if ask.kind == "chat":
             body["messages"] = [{"role": "user", "content": question}]
         else:

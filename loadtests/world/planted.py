@@ -210,7 +210,7 @@ def _not_written_to(connection: Connection) -> None:
 
 
 BUGS = (
-    Bug("a slot is not given back when the client leaves", 3, _kept_when_the_client_left),
+    Bug("a slot is not given back when the client leaves", 5, _kept_when_the_client_left),
     Bug("a charge is settled twice", 1, _in_place_of(PoolQueue, "settle")(_twice)),
     Bug("a request ends twice for the scheduler", 1, _in_place_of(Scheduler, "finish")(_twice)),
     Bug("a wake-up is lost", 2, _lost_for_one_in_eight),
@@ -228,8 +228,8 @@ BUGS = (
         (drain, "let_end", _without_waiting),
     ),
     Bug("a deadline is not watched", 3, (DeadlineTimer, "_fire", lambda timer: None)),
-    Bug("the queue has no bound", 10, (QueueUsage, "limit_exceeded_by", lambda usage, *arguments: None)),
-    Bug("the cap is not asked", 3, (InflightCap, "try_take", _taken), _beyond_the_cap),
+    Bug("the queue has no bound", 12, (QueueUsage, "limit_exceeded_by", lambda usage, *arguments: None)),
+    Bug("the cap is not asked", 5, (InflightCap, "try_take", _taken), _beyond_the_cap),
     Bug("a slot is given back twice", 1, _counted_down_once_more),
     Bug("a late request is counted twice", 3, _late_ones_twice),
     Bug("a worker keeps the memory of cancelled requests", 1, (SimulatedEngine, "drop", lambda engine, sequence: None)),
@@ -238,7 +238,7 @@ BUGS = (
     Bug("the governor keeps the slot of a job that did not end well", 9, _only_after_a_good_end),
     Bug("the governor's answer goes to another connection", 1, _to_the_newest),
     Bug("the governor's bytes have no bound", 8, (Gate, "reserve", _any_bytes)),
-    Bug("the governor's cap is not asked", 3, (Gate, "try_acquire", _any_job)),
+    Bug("the governor's cap is not asked", 5, (Gate, "try_acquire", _any_job)),
     Bug("a deferred job of the governor is counted for ever", 1, (GovernorSession, "_resume", _not_counted_back)),
     Bug(
         "a worker's connection is not resumed after a pause", 23, (UpstreamConnection, "take", _taken_without_resuming)

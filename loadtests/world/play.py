@@ -32,6 +32,8 @@ EARLY_PARTS = (0.0, 0.0, 0.3, 0.9, 1.0)
 """Parts of its hint after which an early client comes back."""
 EARLY_WAYS = ("same", "same", "same", "another tenant", "another prompt")
 """What an early client sends over its connection: the same request, or one that differs."""
+OPEN_SHARE = 0.7
+"""Share of requests that set no limit of their answer."""
 CLIENT_TIMEOUT = 2.0
 """Deadlines after the last request by which every try must have ended."""
 
@@ -78,6 +80,7 @@ class Play:
         self.system.router.on_built = self._router_built
         self._rng = Random(f"clients {made.seed}")
         self._early = Random(f"early clients {made.seed}")
+        self._open = Random(f"open-ended requests {made.seed}")
         self._lab = SimLoop(self.simulation, "lab", "10.0.9.1")
         self._lab.set_exception_handler(self._uncaught)
         self._machines: list[Client] = []
@@ -185,6 +188,7 @@ class Play:
             leaves_after_s=rng.random() * made.deadline_s if leaves else None,
             reads_slowly=rng.random() < made.slow_share and not calm,
             repeats=early,
+            open_ended=self._open.random() < OPEN_SHARE,
         )
 
     def _send(

@@ -45,9 +45,13 @@ class Finding:
     remedy: str = ""
 
 
+USUAL_TOKENS = 256
+"""Of a usual answer where no limit is set by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """An answer with default limits: its tokens, and the seconds of its deadline that may be planned with."""
+    """A usual answer: its tokens, and the seconds of its deadline that may be planned with."""
 
     tokens: int
     within_s: float
@@ -303,7 +307,7 @@ async def worker(
     if answer_s <= usual.within_s:
         return Finding(name, FindingLevel.OK, seen)
     slow = f"an answer of {usual.tokens} tokens takes {answer_s:.0f} s, and {usual.within_s:.0f} s are planned for it"
-    remedy = "it is rejected or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
+    remedy = "it is rejected or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or set DEFAULT_MAX_TOKENS"
     return Finding(name, FindingLevel.WARN, f"{seen}; {slow}", remedy)
 
 

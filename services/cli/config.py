@@ -58,7 +58,9 @@ class LabSettings(ServiceSettings):
     default_slo_ms: float = Field(
         30_000, gt=0, le=600_000, description="deadline of a request that sets none, milliseconds"
     )
-    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens of a request that sets none")
+    default_max_tokens: int = Field(
+        0, ge=0, le=131_072, description="most completion tokens of a request that sets no limit; 0: no limit is set"
+    )
     admission_safety_margin: float = Field(
         0.8, gt=0, le=1, description="share of a deadline into which the predicted wait and service must fit"
     )

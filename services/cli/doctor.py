@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.cli import checks, devices, parts, postgres, valkey
-from services.cli.checks import Finding, FindingLevel, Usual
+from services.cli.checks import USUAL_TOKENS, Finding, FindingLevel, Usual
 from services.cli.config import LabSettings
 from services.cli.errors import LabError
 from services.cli.internal import token_of
@@ -91,7 +91,8 @@ async def stores(settings: LabSettings) -> list[Finding]:
 
 async def services(settings: LabSettings) -> list[Finding]:
     expected, token = running_stack(settings.folder) is not None, token_of(settings)
-    usual = Usual(settings.default_max_tokens, settings.admission_safety_margin * settings.default_slo_ms / 1000)
+    within_s = settings.admission_safety_margin * settings.default_slo_ms / 1000
+    usual = Usual(settings.default_max_tokens or USUAL_TOKENS, within_s)
     async with httpx2.AsyncClient(timeout=10.0, trust_env=False) as client:
         found = await asyncio.gather(
             *(

@@ -16,7 +16,7 @@ class AskRequest(msgspec.Struct, frozen=True):
     query: Annotated[str, Meta(min_length=1, max_length=8192)]
     tenant: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     top_k: Annotated[int, Meta(ge=1, le=20)] = 5
-    max_tokens: Annotated[int, Meta(ge=1, le=2048)] = 256
+    max_tokens: Annotated[int, Meta(ge=1, le=2048)] | None = None
     cache_ttl_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     stream: bool = False
     model: str | None = None

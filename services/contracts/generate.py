@@ -14,6 +14,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+LONGEST_TOKENS = 131_072
+"""The longest answer that can be asked for."""
+
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+\Z")]
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -29,12 +32,15 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Exactly one of `prompt` and `messages` is set. `deadline_ms` is the time that remains, never a time of day."""
+    """Exactly one of `prompt` and `messages` is set. `deadline_ms` is the time that remains, never a time of day.
+
+    Without `max_tokens` the answer ends where the model ends it, at the end of its context or at the deadline.
+    """
 
     id: Id
     tenant: str
     deadline_ms: Annotated[float, Meta(gt=0, le=600_000)]
-    max_tokens: Annotated[int, Meta(ge=1, le=131_072)]
+    max_tokens: Annotated[int, Meta(ge=1, le=LONGEST_TOKENS)] | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=8192)] | None = None
     model: str | None = None
@@ -43,7 +49,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     stop: Annotated[list[str], Meta(max_length=4)] = []
     seed: int | None = None
-    ignore_eos: bool = False  # generate until max_tokens; load generators use it
+    ignore_eos: bool = False  # generate up to the limit; load generators use it
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -91,7 +97,7 @@ class InferRequest(msgspec.Struct, frozen=True):
     """A plain request, for use with curl."""
 
     prompt: Annotated[str, Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1, le=131_072)] = 256
+    max_tokens: Annotated[int, Meta(ge=1, le=LONGEST_TOKENS)] = 256
     tenant: str = "demo"
 
 

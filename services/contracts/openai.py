@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from services.contracts.generate import LONGEST_TOKENS
+
 MAX_MESSAGES = 8192
 MAX_CHOICES = 128
 """OpenAI's bound of `n`."""
@@ -22,7 +24,7 @@ MAX_STOPS = 64
 MAX_TEXTS, MAX_TEXT_CHARS = 256, 32_768
 """What Weir's own embedder takes."""
 
-MaxTokens = Annotated[int, Meta(ge=1, le=131_072)]
+MaxTokens = Annotated[int, Meta(ge=1, le=LONGEST_TOKENS)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 TenantName = Annotated[str, Meta(min_length=1, max_length=128)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -88,7 +90,7 @@ class CompletionRequest(Sampling, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1)]
         | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
     )
-    max_tokens: Annotated[int, Meta(ge=0, le=131_072)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=LONGEST_TOKENS)] | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):

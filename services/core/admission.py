@@ -21,7 +21,7 @@ from services.core.cost import Lengths
 from services.core.estimator import ENOUGH, PROBABLE, Estimator
 from services.core.ladder import fit_clamp
 from services.core.outcome import Outcome
-from services.core.request import Request
+from services.core.request import UNLIMITED, Request
 
 if TYPE_CHECKING:
     from services.core.admissioncheck import AdmissionCheck
@@ -57,7 +57,9 @@ class AdmissionPolicy(Protocol):
         self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
         estimator: Estimator, settings: SchedulerSettings,
     ) -> int:  # fmt: skip
-        """The test at the start: the longest answer in tokens, 0 if none would be in time. Sets `expires_for`."""
+        """The limit of the answer that starts now, in tokens: 0 if none would be in time, `UNLIMITED` if the request is
+        open-ended and not cut. Sets `expires_for`.
+        """
 
     def learns_from(self, now: float) -> float:
         """The time from which waits are samples for predictions, if this policy takes effect at `now`."""
@@ -107,10 +109,17 @@ class DeadlineAdmission:
         self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
         estimator: Estimator, settings: SchedulerSettings,
     ) -> int:  # fmt: skip
-        """What fits before the deadline, if the first token is in time."""
+        """What fits before the deadline, if the first token is in time.
+
+        An open-ended request that is not degraded gets no limit if the longest known answer fits.
+        """
+        whole = request.open_ended and answer_tokens >= request.max_tokens
+        if whole:
+            answer_tokens = max(answer_tokens, lengths.longest())
         request.expires_for = "deadline"
         if request.found_slot:
-            return grant_at_once(now, request, prompt_tokens, answer_tokens, estimator)
+            tokens = grant_at_once(now, request, prompt_tokens, answer_tokens, estimator)
+            return UNLIMITED if whole and tokens >= answer_tokens else tokens
         if request.first_token_by < inf and (
             now + first_token_s(request, prompt_tokens, estimator) > request.first_token_by
         ):
@@ -120,6 +129,8 @@ class DeadlineAdmission:
         if not (request.may_clamp or request.cold_start):
             probable = probable_tokens(lengths, answer_tokens, request.length_quantile)
         tokens = grant(request, prompt_tokens, answer_tokens, probable, request.deadline - now, estimator)
+        if whole and tokens >= answer_tokens:
+            return UNLIMITED
         return tokens if tokens >= min(answer_tokens, settings.min_answer_tokens) else 0
 
     def learns_from(self, now: float) -> float:
@@ -159,7 +170,7 @@ class BoundedAdmission:
         estimator: Estimator, settings: SchedulerSettings,
     ) -> int:  # fmt: skip
         request.expires_for = "deadline"
-        return answer_tokens
+        return UNLIMITED if request.open_ended else answer_tokens
 
     def learns_from(self, now: float) -> float:
         return inf  # this policy predicts nothing

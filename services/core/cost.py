@@ -14,11 +14,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from services.core.quantile import Sketch
 
 CONFIDENT_SAMPLES = 20
+FIRST_OPEN_TOKENS = 256
+"""The longest likely answer to an open-ended request while too few answers are known."""
+LIKELY = 0.95
+"""Share of answers that are at most as long as what an open-ended request is planned with."""
 _HALF_LIFE = 200
 _ALPHA = 0.05
 _MIN, _MAX = 0.5, 1e6
@@ -67,6 +71,7 @@ class Lengths:
         "_cut",
         "_ended",
         "_lengths",
+        "_likely",
         "_means",
         "_reached",
         "_rows",
@@ -89,6 +94,7 @@ class Lengths:
         self._lengths: Sequence[float] = _NONE  # ascending, from 0
         self._reached: Sequence[float] = _NONE  # 1 - S: the share of answers that are at most this long
         self._area: Sequence[float] = _NONE  # under S, from 0 to this length
+        self._likely = 0  # computed on the first use
         self._means: dict[float, float] = {}  # by limit, until the next table: most requests use the same few limits
         self._rows: dict[tuple[int, ...], list[float]] = {}  # the same for several limits at once
 
@@ -157,6 +163,24 @@ class Lengths:
         length = source._quantile(q)
         return length if length < max_tokens else max_tokens
 
+    def likely(self) -> int:
+        """The longest likely answer where the client sets no limit, in tokens: the q95 of lengths, at least 1.
+
+        It is at most the longest answer that is known. Where the curve stays above that, because the longest ones were
+        cut, it is taken to end there (Efron, "The two sample problem with censored data", 1967).
+        """
+        source = self if self.samples >= CONFIDENT_SAMPLES else self._source()
+        if source is None:
+            return FIRST_OPEN_TOKENS
+        if not source._likely:
+            source._likely = max(1, _whole(min(source._quantile(LIKELY), source._lengths[-1])))
+        return source._likely
+
+    def longest(self) -> int:
+        """The longest answer that is known, in tokens; 0 while too few are."""
+        source = self if self.samples >= CONFIDENT_SAMPLES else self._source()
+        return 0 if source is None else _whole(source._lengths[-1])
+
     def _mean(self, limit: float) -> float:
         """The area under S from 0 to the limit."""
         i = bisect_right(self._lengths, limit) - 1
@@ -189,12 +213,17 @@ class Lengths:
             lengths.append(length)
             reached.append(1 - longer)
         self._lengths, self._reached, self._area = lengths, reached, area
-        self._means, self._rows = {}, {}
+        self._means, self._rows, self._likely = {}, {}, 0
 
     def __repr__(self) -> str:
         if not self.confident:
             return f"<Lengths unsure, {self.samples} samples>"
         return f"<Lengths mean {self.expected(_MAX):g}, q90 {self.at(0.9, _MAX):g}, {self.samples} samples>"
+
+
+def _whole(tokens: float) -> int:
+    """Rounded up, but for what a mean of equal lengths is off by."""
+    return ceil(tokens - 1e-6)
 
 
 def _sketch() -> Sketch:

@@ -24,6 +24,9 @@ class Stage(Enum):
     ENDED = "ended"
 
 
+UNLIMITED = 2**31
+"""The granted length of an answer that ends where its model ends it."""
+
 NEW, WAITING, RUNNING, ENDED = Stage.NEW, Stage.WAITING, Stage.RUNNING, Stage.ENDED
 """Short names: the lookup of an enum's member is slow, and every step needs stages."""
 
@@ -39,7 +42,7 @@ class Request:
     prompt_tokens: int
     """Estimated at admission, counted before it starts. Without `context_tokens`."""
     max_tokens: int
-    """The longest answer that the client asks for."""
+    """The longest answer that the client asks for; of an open-ended request the longest that is likely."""
     context_tokens: int = 0
     """Tokens that retrieval is expected to add to the prompt at level 0."""
     bytes: int = 0
@@ -59,6 +62,8 @@ class Request:
     """The deadline of its first token. For a stream this is what the user sees."""
     class_name: str = ""
     """A class below its tenant's own to be served in. Any other name leaves it in its tenant's own."""
+    open_ended: bool = False
+    """Whether the client sets no limit of the answer."""
 
     # ---- written by the core
 
@@ -70,7 +75,7 @@ class Request:
     read_before_tokens: float = 0.0
     """Unread tokens of others at the workers of its pool when it started."""
     granted_tokens: int = 0
-    """The limit of its answer: `max_tokens` after its level and the clamp."""
+    """The limit of its answer: `max_tokens` after its level and the clamp; `UNLIMITED` for none."""
     charge_tokens: float = 0.0
     """Its charge in token-equivalents: estimated until it is settled."""
     deferred_tokens: float = 0.0
@@ -113,6 +118,11 @@ class Request:
         if slot_at > self.slot_at:
             self.ends_at += slot_at - self.slot_at
             self.slot_at = slot_at
+
+    @property
+    def planned_tokens(self) -> int:
+        """The length of the answer that time and memory are planned for, once it has been granted one."""
+        return self.granted_tokens if self.granted_tokens < self.max_tokens else self.max_tokens
 
     @property
     def due_at(self) -> float:

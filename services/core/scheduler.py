@@ -229,6 +229,12 @@ class Scheduler:
             flow = self.drr.flow(pool_stats.pool, tenant, request.class_name)
         return pool_stats, flow
 
+    def likely_tokens(self, tenant_id: str, pool: str) -> int:
+        """The longest likely answer to an open-ended request of this tenant: its `max_tokens`."""
+        tenant = self.drr.tenants.get(tenant_id)
+        flow = tenant.flows.get(pool) if tenant is not None else None
+        return (self._pool_stats(pool) if flow is None else flow.stats).lengths.likely()
+
     def forecast(self, request: Request) -> list[float]:
         """The wait of a request just admitted, in seconds at each of the `PUBLISHED` quantiles."""
         return request.flow.stats.waits.of(request.predicted_as_new).waits_s(request.predicted_wait_s)
@@ -330,7 +336,8 @@ class Scheduler:
     def _start(self, now: float, request: Request, pool_stats: PoolStats, prompt: int) -> None:
         estimator, flow = pool_stats.estimator, request.flow
         tenant_stats = flow.stats
-        answer = tenant_stats.lengths.expected(request.granted_tokens)
+        granted, asked = request.granted_tokens, request.max_tokens
+        answer = tenant_stats.lengths.expected(granted if granted < asked else asked)
         estimator.start(now, request, estimator.prefill_backlog_s() + estimator.service_s(prompt, answer))
         estimator.begin_prefill(request, prompt if self.settings.unread_prompts_delay else 0)
         rate = estimator.rate

@@ -80,7 +80,9 @@ class RouterSettings(ServiceSettings):
     stream_silence_s: float = Field(
         30.0, gt=0, le=600, description="longest pause of a worker within a stream, seconds"
     )
-    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens of a request that sets none")
+    default_max_tokens: int = Field(
+        0, ge=0, le=131_072, description="most completion tokens of a request that sets no limit; 0: no limit is set"
+    )
     context_tokens: int = Field(1500, ge=64, le=1_000_000, description="most tokens of passages in a prompt")
     completion_weight: float = Field(
         0.0, ge=0, le=10_000,

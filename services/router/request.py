@@ -13,7 +13,7 @@ from math import inf
 
 from services.contracts.generate import Message
 from services.core.outcome import Outcome
-from services.core.request import Request
+from services.core.request import UNLIMITED, Request
 from services.router.deadlinetimer import DeadlineTimer
 from services.router.parsing.parsed import NOT_PARSED, NOT_PARSED_STREAM, ParsedRequest
 from services.router.parsing.slo import NO_SLO, RequestSLO
@@ -57,6 +57,8 @@ class InferenceRequest(Request):
     admitted: bool = False
     reserved_tokens: float = 0.0
     """Taken from the tenant's rate until it is settled."""
+    limited_by_default: bool = False
+    """Whether its limit is `DEFAULT_MAX_TOKENS`, since it names none."""
 
     # ---- progress
 
@@ -101,9 +103,17 @@ class InferenceRequest(Request):
         return self.slo.deadline_ms
 
     @property
-    def answer_tokens(self) -> int:
-        """The length limit of each copy of the answer, in tokens."""
-        return self.granted_tokens if self.copies == 1 else max(1, self.granted_tokens // self.copies)
+    def limit_tokens(self) -> int | None:
+        """The length limit of each copy of the answer, in tokens; None: no limit."""
+        granted = self.granted_tokens
+        if granted == UNLIMITED:
+            return None
+        return granted if self.copies == 1 else max(1, granted // self.copies)
+
+    @property
+    def granted_limit(self) -> int | None:
+        """The limit of all copies together, in tokens; None: no limit."""
+        return None if self.granted_tokens == UNLIMITED else self.granted_tokens
 
     @property
     def work_until(self) -> float:
@@ -135,10 +145,14 @@ class InferenceRequest(Request):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """What was cut. A lowered `max_tokens` counts until the end, and then only if the answer reached it."""
-        if self.granted_tokens >= self.max_tokens:
+        """What was cut. A lowered `max_tokens`, or one that was set for the deadline, counts until the end, and then
+        only if the answer reached it.
+        """
+        granted = self.granted_tokens
+        if granted >= self.max_tokens and (not self.open_ended or granted == UNLIMITED):
             return self.degraded
-        lowered = self.dispatched_at and self.answer_tokens < self.max_tokens // self.copies
+        limit = self.limit_tokens or 0
+        lowered = self.dispatched_at and (self.open_ended or limit < self.max_tokens // self.copies)
         if lowered and (self.end is None or self.end.finish_reason == "length"):
             return (*self.degraded, "max_tokens")
         return self.degraded

@@ -116,7 +116,7 @@ class EngineLoop:
             sequence=sequence,
             ticket=Ticket(request.id, arrived_at),
             stream=AnswerStream(
-                capacity_tokens=self._stream_buffer_tokens if request.stream else request.max_tokens + 1,
+                capacity_tokens=self._stream_buffer_tokens if request.stream else sequence.max_tokens + 1,
                 whole=not request.stream,
             ),
             stops=StopFilter(request.stop),

@@ -99,7 +99,7 @@ class PromptPreparer:
             report("the engine failed to prepare a request", error)
             return wire.StepFailed(question.number, describe_error(error))
         self._prepared[question.number] = sequence
-        return wire.Prepared(question.number, sequence.prompt_tokens, sequence.unread_tokens)
+        return wire.Prepared(question.number, sequence.prompt_tokens, sequence.unread_tokens, sequence.max_tokens)
 
 
 class Stepper:

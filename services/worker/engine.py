@@ -29,6 +29,13 @@ class Sequence:
     completion_tokens: int = 0
     deadline: float = math.inf
     """Seconds on the caller's clock. Engines only compare deadlines, to order prefill."""
+    max_tokens: int = 0
+    """The longest answer; 0 for the request's own limit."""
+
+    def __post_init__(self) -> None:
+        if not self.max_tokens:
+            assert self.request.max_tokens, f"{self.request.id} has no limit of its answer"
+            self.max_tokens = self.request.max_tokens
 
     @property
     def id(self) -> str:
@@ -37,7 +44,7 @@ class Sequence:
     @property
     def reserved_tokens(self) -> int:
         """The most tokens it may hold: its prompt and its longest answer."""
-        return self.prompt_tokens + self.request.max_tokens
+        return self.prompt_tokens + self.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,18 @@ class Expected:
     step_ms: float = 0.0
     """A step with every slot taken and no prefill."""
     prefill_ms_per_token: float = 0.0
+
+
+def longest_answer(request: GenerateRequest, room_tokens: int, step_ms: float, slots: int) -> int:
+    """The limit of an answer in tokens, at least 1: the request's own, else the most that its deadline can allow.
+
+    `room_tokens` are left in the context. A step of all slots takes at most `slots` times one of a single sequence, so
+    no token comes sooner than `step_ms / slots`. 0 for an unknown step: the room.
+    """
+    if request.max_tokens is not None:
+        return request.max_tokens
+    in_time = math.ceil(request.deadline_ms * slots / step_ms) if step_ms > 0 else room_tokens
+    return max(1, min(room_tokens, in_time))
 
 
 class Engine(Protocol):

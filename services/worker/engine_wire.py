@@ -145,6 +145,8 @@ class Prepared(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int
     prompt_tokens: int
     unread_tokens: int
+    max_tokens: int
+    """The longest answer."""
 
 
 class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -186,7 +186,8 @@ class EngineProcess:
                 raise self._wrong(link, answer)
 
     def _keep(self, link: EngineLink, request: GenerateRequest, prepared: wire.Prepared) -> Sequence:
-        sequence = self._table.add(prepared.number, request, prepared.prompt_tokens, prepared.unread_tokens)
+        sequence = Sequence(request, prepared.prompt_tokens, prepared.unread_tokens, max_tokens=prepared.max_tokens)
+        self._table.add(prepared.number, sequence)
         if (surplus := self._table.surplus()) is not None:
             link.post(wire.Forget(surplus))
         return sequence

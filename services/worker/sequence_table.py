@@ -10,7 +10,6 @@ results for that sequence are discarded here.
 
 from __future__ import annotations
 
-from services.contracts.generate import GenerateRequest
 from services.worker.engine import Sequence, Step
 from services.worker.engine_wire import StepResult
 
@@ -43,10 +42,8 @@ class SequenceTable:
     def owes_drops(self) -> bool:
         return bool(self._drops)
 
-    def add(self, handle: int, request: GenerateRequest, prompt_tokens: int, unread_tokens: int) -> Sequence:
-        sequence = Sequence(request, prompt_tokens, unread_tokens)
+    def add(self, handle: int, sequence: Sequence) -> None:
         self._prepared[sequence] = handle
-        return sequence
 
     def surplus(self) -> int | None:
         """The handle of a sequence beyond `max_prepared`, which the process should forget; None if there is none."""

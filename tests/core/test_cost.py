@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.cost import CONFIDENT_SAMPLES, Lengths, Weights
+from services.core.cost import CONFIDENT_SAMPLES, FIRST_OPEN_TOKENS, LIKELY, Lengths, Weights
 
 APART = (1, 2, 5, 10, 30, 64, 100, 300, 512, 1000, 4096)
 """Lengths of which no two share a bucket, so that answers are exact."""
@@ -216,3 +216,36 @@ def test_a_prior_is_a_share(share: float) -> None:
 def test_its_repr_tells_what_it_knows() -> None:
     assert repr(Lengths()) == "<Lengths unsure, 0 samples>"
     assert repr(learned([(64, False)] * 30)) == "<Lengths mean 64, q90 64, 30 samples>"
+
+
+# ---- answers without a limit
+
+
+def test_while_few_answers_are_known_an_open_ended_one_is_planned_with_a_fixed_length() -> None:
+    lengths = learned([(30, False)] * (CONFIDENT_SAMPLES - 1))
+    assert (lengths.likely(), lengths.longest()) == (FIRST_OPEN_TOKENS, 0)
+    lengths.observe(30)
+    assert (lengths.likely(), lengths.longest()) == (30, 30)
+
+
+def test_a_tenant_without_answers_plans_with_those_of_its_model() -> None:
+    model = learned([(300, False)] * CONFIDENT_SAMPLES)
+    assert (Lengths(model).likely(), Lengths(model).longest()) == (300, 300)
+
+
+@given(seen)
+def test_the_likely_length_is_the_q95_of_the_answers_and_never_beyond_the_longest_known(
+    samples: list[tuple[int, bool]],
+) -> None:
+    lengths = learned(samples)
+    longest = max(length for length, _ in samples)
+    table = survival(samples)
+    reached = [length for length, longer in table.items() if longer <= 1 - LIKELY + 1e-9]
+    assert lengths.likely() == (reached[0] if reached else longest)
+    assert lengths.longest() == longest
+
+
+def test_answers_that_were_all_cut_do_not_make_the_next_one_endless() -> None:
+    """Kaplan and Meier's curve stays at 1 behind them; an open-ended answer has no limit at which it would end."""
+    lengths = learned([(64, True)] * 50)
+    assert (lengths.likely(), lengths.expected(lengths.likely())) == (64, 64)

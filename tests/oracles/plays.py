@@ -56,6 +56,7 @@ STEPPED: Mapping[str, Mapping[str, float]] = {
     "unknown lengths at 1x": {"heavy": 3.8, "light": 1},
     "unknown lengths at 2x": {"heavy": 7.7, "light": 1.9},
     "unknown lengths at 10x": {"heavy": 38, "light": 9.6},
+    "most without a limit at 10x": {"heavy": 38, "light": 9.6},
     "unknown lengths at 20x": {"heavy": 77, "light": 19},
     "long prompts against long answers": {"short": 10, "long": 3.5},
 }

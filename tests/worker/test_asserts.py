@@ -11,6 +11,7 @@ import pytest
 from services.core.batcher import BatchFormer
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
+from services.worker.engine import Sequence
 from services.worker.sequence_table import SequenceTable
 from services.worker.stream import AnswerStream, Dropped
 from tests.virtual import run
@@ -33,7 +34,7 @@ async def a_second_end() -> None:
 
 async def memory_of_a_process_given_back_twice() -> None:
     roster = SequenceTable()
-    sequence = roster.add(1, asking("a", 4), 3, 3)
+    roster.add(1, sequence := Sequence(asking("a", 4), 3, 3))
     roster.admit(sequence, slots=2, kv_tokens=100)
     roster._reserved_tokens = 0
     roster.drop(sequence)

@@ -47,7 +47,7 @@ QUESTIONS = [
     StepRequest(3, [1, 2], [(4, math.inf), (5, 12.5)]), Free(4, [7]), Stop(),
 ]  # fmt: skip
 ANSWERS = [
-    Ready(1, "simulated", "m", 100, Expected(20.0, 0.1), STATE, "a line"), Unusable(1, "why"), Prepared(2, 3, 3),
+    Ready(1, "simulated", "m", 100, Expected(20.0, 0.1), STATE, "a line"), Unusable(1, "why"), Prepared(2, 3, 3, 4),
     Rejected(2, "no", None, 413, "code"), StepFailed(2, "ValueError: x"), Freed(4, STATE),
     StepResult(3, math.inf, 2, 5, [(4, " é\x00🦫", 1)], [(5, 7)], [(4, "stop", 1)], [(5, "out of memory")], STATE),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.contracts.generate import GenerateRequest
+from services.worker.engine import Sequence
 from services.worker.engine_wire import EngineState, StepResult
 from services.worker.sequence_table import SequenceTable
 
@@ -25,7 +26,9 @@ def asking(id: str, tokens: int) -> GenerateRequest:
 
 
 def added(roster: SequenceTable, handle: int, tokens: int = 4):
-    return roster.add(handle, asking(f"r{handle}", tokens), 3, 3)
+    sequence = Sequence(asking(f"r{handle}", tokens), 3, 3)
+    roster.add(handle, sequence)
+    return sequence
 
 
 def admitted(roster: SequenceTable, handle: int, tokens: int = 4):

@@ -43,6 +43,8 @@ class WeirPolicy(Policy):
         return sum(of_class.controller.changes for of_pool in learned for of_class in of_pool.classes.values())
 
     def offer(self, now: float, job: Job) -> Refusal | None:
+        if job.open_ended:
+            job.max_tokens = self.scheduler.likely_tokens(job.tenant, job.pool)
         answer = self.scheduler.admit(now, job)
         if isinstance(answer, Rejection):
             return answer

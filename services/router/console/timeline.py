@@ -119,7 +119,9 @@ def _passages(request: InferenceRequest) -> str:
 def _started(request: InferenceRequest) -> str:
     first = request.worker_name if request.failed_worker is None else request.failed_worker.name
     waited = f"after {(request.started_at - request.queued_at) * 1000:.0f} ms in the queue"
-    return f"{f'on {first}, ' if first else ''}{waited}; at most {_count(request.granted_tokens, 'token')}"
+    granted = request.granted_limit
+    limit = "no limit of its answer" if granted is None else f"at most {_count(granted, 'token')}"
+    return f"{f'on {first}, ' if first else ''}{waited}; {limit}"
 
 
 def _end(entry: Entry, outcome: Outcome) -> str:
@@ -149,8 +151,8 @@ def _numbers(entry: Entry, scheduler: Scheduler) -> Numbers:
     return Numbers(
         prompt_tokens=request.prompt_tokens if end is None else end.prompt_tokens,
         context_tokens=request.context_tokens,
-        max_tokens=request.max_tokens,
-        granted_tokens=request.granted_tokens or None,
+        max_tokens=None if request.open_ended else request.max_tokens,
+        granted_tokens=request.granted_limit or None,
         completion_tokens=None if end is None else end.completion_tokens,
         charge_tokens=round(request.charge_tokens, 1) if admitted else None,
         predicted_wait_ms=predicted_ms(entry),

@@ -85,6 +85,10 @@ class Dispatcher:
         estimator = self.scheduler.estimator(self.fleet.pool_of(request.model) or request.model)
         return 0.0 if estimator is None else estimator.prefill_s(request.prompt_tokens + request.context_tokens)
 
+    def likely_tokens(self, request: InferenceRequest) -> int:
+        """The longest likely answer to an open-ended request."""
+        return self.scheduler.likely_tokens(request.tenant, self.fleet.pool_of(request.model) or request.model)
+
     def capacity_changed(self) -> None:
         """Workers joined or left, or their capacity changed."""
         now = asyncio.get_running_loop().time()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from services.contracts.generate import LONGEST_TOKENS
 from services.contracts.openai import MAX_CHOICES
 from services.router.parsing.parsed import ParsedRequest, Special
 from services.runtime.errors import BadInput
@@ -28,6 +29,7 @@ MAX_BEST_OF = 20
 MAX_ANSWERS = 2048
 """Answers of one request: prompts times `n` or `best_of`."""
 MAX_TOKEN_IDS = 128
+MINIMUMS = ("min_tokens", "min_new_tokens")
 MAX_SALT_CHARS = 1024
 
 Harmless = Callable[[Any, dict[str, Any]], bool]
@@ -300,9 +302,9 @@ def in_table(body: dict[str, Any]) -> Special:
     return Special(tuple(sorted(NAMES.intersection(body))))
 
 
-def judge(asked: ParsedRequest, servers: Servers) -> Price:
+def judge(asked: ParsedRequest, servers: Servers, longest_tokens: int = LONGEST_TOKENS) -> Price:
     """The price of a request beyond one answer to one text. Raises BadInput naming the field that no server may get, or
-    that a Weir worker among them cannot follow.
+    that a Weir worker among them cannot follow. No answer is longer than `longest_tokens`.
     """
     special, body = asked.special, asked.body
     if special is None or body is None:
@@ -313,8 +315,13 @@ def judge(asked: ParsedRequest, servers: Servers) -> Price:
     if servers.allow is None:
         return ONE_TEXT
     for name, value in present:
-        _judge_one(name, value, body, asked.max_tokens, servers.allow)
+        _judge_one(name, value, body, longest_tokens, servers.allow)
     return _price(special, body)
+
+
+def asked_min_tokens(body: dict[str, Any] | None) -> int:
+    """The shortest answer that the body asks for, in tokens; for a body that was judged."""
+    return max((body or {}).get(name) or 0 for name in MINIMUMS)
 
 
 def _judge_one(name: str, value: Any, body: dict[str, Any], max_tokens: int, allowed: frozenset[str]) -> None:

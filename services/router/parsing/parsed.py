@@ -50,7 +50,8 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     format: Format
     tenant: str | None
     model: str | None
-    max_tokens: int
+    max_tokens: int | None
+    """The limit of the answer that the client names."""
     stream: bool
     messages: list[Message] | None = None
     prompt: str | None = None

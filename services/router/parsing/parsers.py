@@ -36,38 +36,30 @@ TEXTS = ("system", "developer", "user")
 _encode = msgspec.json.Encoder().encode
 
 
-def chat_parser(default_max_tokens: int) -> Parser:
+def parse_chat(body: bytes) -> ParsedRequest:
     """POST /v1/chat/completions."""
-
-    def parse(body: bytes) -> ParsedRequest:
-        json = loads(body, LONG)
-        try:
-            request = convert(json, PlainChat)
-        except BadInput as fault:
-            return _special_chat(json, fault, default_max_tokens)
-        messages = [Message(message.role, _text(message, i)) for i, message in enumerate(request.messages)]
-        special = None if NAMES.isdisjoint(json) else in_table(json)
-        return _sampled(request, json, Format.CHAT, default_max_tokens, special, messages=messages)
-
-    return parse
+    json = loads(body, LONG)
+    try:
+        request = convert(json, PlainChat)
+    except BadInput as fault:
+        return _special_chat(json, fault)
+    messages = [Message(message.role, _text(message, i)) for i, message in enumerate(request.messages)]
+    special = None if NAMES.isdisjoint(json) else in_table(json)
+    return _sampled(request, json, Format.CHAT, special, messages=messages)
 
 
-def completion_parser(default_max_tokens: int) -> Parser:
+def parse_completion(body: bytes) -> ParsedRequest:
     """POST /v1/completions."""
-
-    def parse(body: bytes) -> ParsedRequest:
-        json = loads(body, LONG)
-        try:
-            request = convert(json, PlainCompletion)
-        except BadInput as fault:
-            return _special_completion(json, fault, default_max_tokens)
-        prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
-        if not prompt:
-            raise BadInput("prompt: at least one character was expected", "prompt")
-        special = None if NAMES.isdisjoint(json) else in_table(json)
-        return _sampled(request, json, Format.COMPLETIONS, default_max_tokens, special, prompt=prompt)
-
-    return parse
+    json = loads(body, LONG)
+    try:
+        request = convert(json, PlainCompletion)
+    except BadInput as fault:
+        return _special_completion(json, fault)
+    prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
+    if not prompt:
+        raise BadInput("prompt: at least one character was expected", "prompt")
+    special = None if NAMES.isdisjoint(json) else in_table(json)
+    return _sampled(request, json, Format.COMPLETIONS, special, prompt=prompt)
 
 
 def parse_ask(body: bytes) -> ParsedRequest:
@@ -103,7 +95,7 @@ def _fault_of_embedding(model: str | None) -> BadInput:
 # ---- special requests
 
 
-def _special_chat(json: Any, fault: BadInput, default_max_tokens: int) -> ParsedRequest:
+def _special_chat(json: Any, fault: BadInput) -> ParsedRequest:
     request = convert(json, ChatRequest)
     messages, more_bytes, more_tokens = [], 0, 0
     for i, message in enumerate(request.messages):
@@ -113,10 +105,10 @@ def _special_chat(json: Any, fault: BadInput, default_max_tokens: int) -> Parsed
         if isinstance(message.content, list):
             more_tokens += sum(map(part_tokens, message.content))
     special = _special(json, fault, request.n, 1, more_bytes, more_tokens)
-    return _sampled(request, json, Format.CHAT, default_max_tokens, special, messages=messages)
+    return _sampled(request, json, Format.CHAT, special, messages=messages)
 
 
-def _special_completion(json: Any, fault: BadInput, default_max_tokens: int) -> ParsedRequest:
+def _special_completion(json: Any, fault: BadInput) -> ParsedRequest:
     request = convert(json, CompletionRequest)
     prompt, more_bytes, ids = _prompts(request.prompt, "prompt")
     no_answer = request.max_tokens == 0
@@ -124,8 +116,8 @@ def _special_completion(json: Any, fault: BadInput, default_max_tokens: int) -> 
         raise BadInput("max_tokens: at least 1 was expected, or 0 with `echo`", "max_tokens")
     prompts = 1 if isinstance(request.prompt, str) or isinstance(request.prompt[0], int) else len(request.prompt)
     special = _special(json, fault, request.n, prompts, more_bytes, ids, no_answer=no_answer)
-    max_tokens = 1 if no_answer else default_max_tokens
-    return _sampled(request, json, Format.COMPLETIONS, max_tokens, special, prompt=prompt)
+    parsed = _sampled(request, json, Format.COMPLETIONS, special, prompt=prompt)
+    return msgspec.structs.replace(parsed, max_tokens=1) if no_answer else parsed
 
 
 def _special(
@@ -181,7 +173,6 @@ def _sampled(
     request: Sampling | PlainSampling,
     json: dict[str, Any],
     format: Format,
-    default_max_tokens: int,
     special: Special | None,
     *,
     messages: list[Message] | None = None,
@@ -193,7 +184,7 @@ def _sampled(
         format=format,
         tenant=request.tenant,
         model=request.model,
-        max_tokens=request.max_completion_tokens or request.max_tokens or default_max_tokens,
+        max_tokens=request.max_completion_tokens or request.max_tokens or None,
         stream=bool(request.stream),
         messages=messages,
         prompt=prompt,

@@ -17,7 +17,7 @@ from services.contracts.openai import (
     EmbeddingsRequest,
     TextCompletion,
 )
-from services.router.parsing.parsers import chat_parser, completion_parser, parse_ask
+from services.router.parsing.parsers import Parser, parse_ask, parse_chat, parse_completion
 from services.router.routes.documents import add_documents
 from services.router.routes.embeddings import embed
 from services.router.routes.examples import HEADERS
@@ -54,16 +54,17 @@ HOT = {
 }
 
 
+PARSERS: dict[str, Parser] = {
+    "/ask": parse_ask,
+    "/v1/chat/completions": parse_chat,
+    "/v1/completions": parse_completion,
+}
+
+
 def hot_routes(pipeline: Pipeline) -> Routes:
     """(METHOD, path) -> handler. A rejected request ends without a task of its own."""
-    default_max_tokens = pipeline.settings.default_max_tokens
-    parsers = {
-        "/ask": parse_ask,
-        "/v1/chat/completions": chat_parser(default_max_tokens),
-        "/v1/completions": completion_parser(default_max_tokens),
-    }
     return {
-        ("POST", path): partial(pipeline.live, work=partial(pipeline.answer, parse)) for path, parse in parsers.items()
+        ("POST", path): partial(pipeline.live, work=partial(pipeline.answer, parse)) for path, parse in PARSERS.items()
     }
 
 

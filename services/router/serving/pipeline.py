@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from services.contracts.generate import LONGEST_TOKENS
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
 from services.router.config import RouterSettings
@@ -21,7 +22,7 @@ from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding import earlyretry
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import prompt_bytes
-from services.router.parsing.fields import judge
+from services.router.parsing.fields import asked_min_tokens, judge
 from services.router.parsing.parsers import Parser
 from services.router.parsing.slo import read as read_slo
 from services.router.rag.retrieval import RetrievalClient
@@ -172,7 +173,10 @@ class Pipeline:
         size = prompt_bytes(parsed.messages, parsed.prompt) if query is None else self.context.bytes(query)
         request.prompt_bytes = size
         request.prompt_tokens = self.context.sizes.tokens(model, size)
-        request.max_tokens = parsed.max_tokens
+        if parsed.max_tokens is None:
+            self._limit(request)
+        else:
+            request.max_tokens = parsed.max_tokens
         if parsed.special is not None:
             self._price(request, model, size)
         request.bytes = len(exchange.body)
@@ -189,9 +193,20 @@ class Pipeline:
         if slo.class_name is not None:
             request.class_name = slo.class_name
 
+    def _limit(self, request: InferenceRequest) -> None:
+        """Set the limit of an answer whose client names none: the operator's, else none."""
+        if self.settings.default_max_tokens:
+            request.max_tokens, request.limited_by_default = self.settings.default_max_tokens, True
+        else:
+            request.open_ended = True
+            request.max_tokens = self.dispatcher.likely_tokens(request)
+
     def _price(self, request: InferenceRequest, model: str, size: int) -> None:
         """Add what the text of the prompt, of `size` bytes, and one answer to it do not cost. Raises BadInput."""
-        price = judge(request.parsed, self.dispatcher.fleet.servers(model))
+        parsed, longest = request.parsed, LONGEST_TOKENS if request.open_ended else request.max_tokens
+        price = judge(parsed, self.dispatcher.fleet.servers(model), longest)
+        if request.open_ended:
+            request.max_tokens = max(request.max_tokens, asked_min_tokens(parsed.body))
         size += price.bytes
         request.copies = price.copies
         request.max_tokens *= price.copies

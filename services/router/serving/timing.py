@@ -20,11 +20,15 @@ def timing(request: InferenceRequest, now: float) -> Timing:
 
 
 def headers(request: InferenceRequest, now: float | None) -> list[tuple[bytes, bytes]]:
-    """`x-weir-degraded` if something was cut, and `Server-Timing` at the end (`now` is None before it)."""
+    """`x-weir-degraded` if something was cut, `x-weir-default-max-tokens` if the router set the answer's limit, and
+    `Server-Timing` at the end (`now` is None before it).
+    """
     found: list[tuple[bytes, bytes]] = []
     cuts = request.cuts
     if cuts:
         found.append((b"x-weir-degraded", ",".join(cuts).encode("ascii")))
+    if request.limited_by_default:
+        found.append((b"x-weir-default-max-tokens", b"%d" % (request.max_tokens // request.copies)))
     if now is not None:
         found.append((b"server-timing", _server_timing(request, now)))
     return found

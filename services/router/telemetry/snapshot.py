@@ -41,7 +41,8 @@ class RequestSnapshot(NamedTuple):
     predicted_wait_s: float
     deadline_in_s: float
     charge_tokens: float
-    granted_tokens: int
+    granted_tokens: int | None
+    """None: no limit."""
     retried: bool
 
 
@@ -177,6 +178,6 @@ def _request(now: float, request: InferenceRequest) -> RequestSnapshot:
         request.predicted_wait_s,
         request.deadline - now,
         request.charge_tokens,
-        request.granted_tokens,
+        request.granted_limit,
         request.retried,
     )

@@ -28,8 +28,9 @@ def admission(trace: Trace, request: InferenceRequest, refusal: Refused | None, 
     attributes: dict[str, Attribute] = {
         "weir.predicted_wait_ms": round(request.predicted_wait_s * 1000, 3),
         "weir.prompt_tokens_estimated": request.prompt_tokens + request.context_tokens,
-        "weir.granted_tokens": request.granted_tokens,
     }  # fmt: skip
+    if request.granted_limit is not None:
+        attributes["weir.granted_tokens"] = request.granted_limit
     if refusal is not None and refusal.details.reason is not None:
         attributes["weir.reason"] = refusal.details.reason
     common = _decided(decision, request.level)
@@ -62,10 +63,11 @@ def attempt(request: InferenceRequest, now: float) -> Headers:
     span.common = _called(operation, spec.kind, request.model, spec.url, worker.name)
     attributes = span.attributes
     attributes |= {
-        "gen_ai.request.max_tokens": request.answer_tokens,
         "weir.attempt": request.attempts,
         "weir.remaining_ms": round((request.work_until - now) * 1000, 3),
     }
+    if request.limit_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = request.limit_tokens
     if parsed.temperature is not None:
         attributes["gen_ai.request.temperature"] = parsed.temperature
     if parsed.top_p is not None:

@@ -36,8 +36,8 @@ class Call(Protocol):
     def parsed(self) -> ParsedRequest: ...
 
     @property
-    def answer_tokens(self) -> int:
-        """The length limit of the answer, in tokens."""
+    def limit_tokens(self) -> int | None:
+        """The length limit of the answer, in tokens; None: no limit."""
 
     @property
     def messages(self) -> list[Message] | None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.parsing.fields import Servers, judge
+from services.router.parsing.fields import MINIMUMS, Servers, judge
 from services.router.parsing.parsed import Format, ParsedRequest, Special
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.enginereports import EngineReports
@@ -33,7 +33,6 @@ MAX_VECTORS_BYTES = 64 * 1_048_576
 BAD_REQUEST = 400
 PROBE_ID = b"weir-probe"
 """Shows whether the server takes ids that are no UUIDs: clients choose theirs."""
-MINIMUMS = ("min_tokens", "min_new_tokens")
 UNFINISHED = "the worker's answer has no finish reason: it may have been cut"
 
 _encode = msgspec.json.Encoder().encode
@@ -159,7 +158,7 @@ async def _special_whole(reply: Reply, format: Format, special: Special) -> Whol
 
 
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
-    """The client's fields with the model, the granted limit and exact usage; `salted`: with the tenant's salt."""
+    """The client's fields, the model, exact usage, and the granted limit if there is one; `salted`: with the salt."""
     parsed = call.parsed
     if parsed.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
@@ -172,7 +171,8 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # only one is sent, since some servers reject two that differ
-    body[longest] = call.answer_tokens
+    if (limit := call.limit_tokens) is not None:
+        body[longest] = limit
     body["stream"] = stream = parsed.stream
     if stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
@@ -186,9 +186,10 @@ def _special_body(body: dict[str, Any], parsed: ParsedRequest, special: Special,
     if parsed.format is Format.EMBEDDINGS:
         own = {name: value for name, value in (parsed.body or {}).items() if name != "tenant"}
         return {**own, **{name: body[name] for name in ("model", "cache_salt") if name in body}}
+    limit = body.get(longest)
     for name in MINIMUMS:
-        if (body.get(name) or 0) > body[longest]:
-            body[name] = body[longest]
+        if limit is not None and (body.get(name) or 0) > limit:
+            body[name] = limit
     if special.no_answer:
         body[longest] = 0
     return body

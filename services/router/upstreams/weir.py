@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
+from services.contracts.generate import LONGEST_TOKENS, Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
 from services.router.parsing.fields import Servers, judge
 from services.router.upstreams.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
@@ -38,10 +38,10 @@ class WeirUpstream:
             raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
             raise UpstreamError("the worker's response contains no text")
-        return Whole(event.text, _end(event, call.answer_tokens, has_text=bool(event.text)))
+        return Whole(event.text, _end(event, call.limit_tokens, has_text=bool(event.text)))
 
     async def open(self, call: Call, attempt: Attempt) -> WeirStream:
-        return WeirStream(await self._post(call, attempt), call.answer_tokens)
+        return WeirStream(await self._post(call, attempt), call.limit_tokens)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
         if call.parsed.special is not None:  # judged at admission, but the worker list may have changed
@@ -93,7 +93,7 @@ def _request(call: Call, attempt: Attempt) -> GenerateRequest:
         id=attempt.id,
         tenant=call.tenant,
         deadline_ms=attempt.remaining_ms,
-        max_tokens=call.answer_tokens,
+        max_tokens=call.limit_tokens,
         prompt=parsed.prompt,
         messages=call.messages,
         model=call.model,
@@ -114,9 +114,10 @@ def _decoded(line: bytes) -> Event:
     return event
 
 
-def _end(done: Done, max_tokens: int, *, has_text: bool) -> End:
+def _end(done: Done, max_tokens: int | None, *, has_text: bool) -> End:
     """The end of an answer. Raises UpstreamError for impossible counts, since shares and rates are charged by them."""
     usage = done.usage
+    max_tokens = LONGEST_TOKENS if max_tokens is None else max_tokens
     if not int(has_text) <= usage.completion_tokens <= max_tokens:
         raise UpstreamError(f"the worker reports {usage.completion_tokens} tokens, above the granted {max_tokens}")
     return End(
@@ -143,7 +144,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
 class WeirStream:
     """Events of one answer; those that arrive together become one delta."""
 
-    def __init__(self, reply: Reply, max_tokens: int) -> None:
+    def __init__(self, reply: Reply, max_tokens: int | None) -> None:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply

@@ -119,7 +119,9 @@ class Fleet:
         candidates = self._candidates.get(request.model)
         if candidates is None:
             return None
-        assert request.granted_tokens <= request.max_tokens, f"{request!r} was granted {request.granted_tokens}"
+        assert request.open_ended or request.granted_tokens <= request.max_tokens, (
+            f"{request!r} was granted {request.granted_tokens}"
+        )
         work, tokens = max(request.charge_tokens, MIN_WORK_TOKENS), kv_tokens(request)
         needed = candidates.needed(_asked_tokens(request), tokens) if candidates.bounded else tokens
         worker = self._choose(candidates.free.workers, request, work, needed, excluding)
@@ -346,8 +348,8 @@ class Fleet:
 
 
 def kv_tokens(request: InferenceRequest) -> int:
-    """The memory that the request may need: its prompt and its longest answer, as granted if that is known."""
-    return request.prompt_tokens + request.context_tokens + (request.granted_tokens or request.max_tokens)
+    """The memory that the request is likely to need: its prompt and its longest answer, as granted if that is known."""
+    return request.prompt_tokens + request.context_tokens + (request.planned_tokens or request.max_tokens)
 
 
 def _asked_tokens(request: InferenceRequest) -> int:

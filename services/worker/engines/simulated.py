@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
-from services.worker.engine import Expected, FinishReason, Sequence, Step
+from services.worker.engine import Expected, FinishReason, Sequence, Step, longest_answer
 from services.worker.engines.extractive import answer, prompt_text
 from services.worker.engines.faults import Faults
 from services.worker.engines.tokenizer import count_tokens, min_tokens, tokenize
@@ -115,9 +115,11 @@ class SimulatedEngine:
         prompt_tokens = count_tokens(prompt)
         if prompt_tokens >= self.context_tokens:
             raise self._too_long(f"a prompt of {prompt_tokens} tokens", field)
-        if prompt_tokens + request.max_tokens > self.context_tokens:
-            raise self._too_long(f"a prompt of {prompt_tokens} tokens and {request.max_tokens} more", "max_tokens")
-        return Sequence(request, prompt_tokens, unread_tokens=prompt_tokens)
+        room_tokens = self.context_tokens - prompt_tokens
+        max_tokens = longest_answer(request, room_tokens, self.expected.step_ms, self.slots)
+        if max_tokens > room_tokens:
+            raise self._too_long(f"a prompt of {prompt_tokens} tokens and {max_tokens} more", "max_tokens")
+        return Sequence(request, prompt_tokens, unread_tokens=prompt_tokens, max_tokens=max_tokens)
 
     def admit(self, sequence: Sequence) -> None:
         if sequence in self._answers:
@@ -198,7 +200,6 @@ def _answer_tokens(request: GenerateRequest) -> Texts[str]:
 
 
 def _finish_reason(sequence: Sequence, natural_tokens: int) -> FinishReason | None:
-    request = sequence.request
-    if not request.ignore_eos and sequence.completion_tokens == natural_tokens:
+    if not sequence.request.ignore_eos and sequence.completion_tokens == natural_tokens:
         return "stop"
-    return "length" if sequence.completion_tokens == request.max_tokens else None
+    return "length" if sequence.completion_tokens == sequence.max_tokens else None

@@ -245,7 +245,7 @@ while True:
             case wire.Prepare() as prepare:
                 if sys.argv[1] == "wrong-kind":
                     connection.sendall(wire.frame(wire.Freed(prepare.number, state)))
-                connection.sendall(wire.frame(wire.Prepared(prepare.number, 3, 3)))
+                connection.sendall(wire.frame(wire.Prepared(prepare.number, 3, 3, 4)))
             case wire.StepRequest() as request if sys.argv[1] == "stranger":
                 result = wire.StepResult(request.number, 0.1, 1, 0, [(4711, "x", 1)], [], [], [], state)
                 connection.sendall(wire.frame(result))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.contracts.generate import LONGEST_TOKENS
 from services.router.parsing.fields import (
     ALLOWABLE,
     FIELDS,
@@ -19,11 +20,12 @@ from services.router.parsing.fields import (
     WITHHELD,
     Price,
     Servers,
+    asked_min_tokens,
     in_table,
     judge,
 )
 from services.router.parsing.parsed import Format, ParsedRequest
-from services.router.parsing.parsers import chat_parser, completion_parser
+from services.router.parsing.parsers import parse_chat, parse_completion
 from services.runtime.errors import BadInput
 
 NONE: frozenset[str] = frozenset()
@@ -32,16 +34,16 @@ MESSAGES = [{"role": "user", "content": "x"}]
 
 
 def asked(**fields: Any) -> ParsedRequest:
-    return chat_parser(256)(json.dumps({"messages": MESSAGES, **fields}).encode())
+    return parse_chat(json.dumps({"messages": MESSAGES, **fields}).encode())
 
 
 def text(**fields: Any) -> ParsedRequest:
-    return completion_parser(256)(json.dumps({"prompt": "x", **fields}).encode())
+    return parse_completion(json.dumps({"prompt": "x", **fields}).encode())
 
 
-def refused(request: ParsedRequest, allowed: frozenset[str] = NONE) -> BadInput:
+def refused(request: ParsedRequest, allowed: frozenset[str] = NONE, longest_tokens: int = LONGEST_TOKENS) -> BadInput:
     with pytest.raises(BadInput) as fault:
-        judge(request, Servers(allow=allowed))
+        judge(request, Servers(allow=allowed), longest_tokens)
     assert fault.value.status == 400
     return fault.value
 
@@ -134,8 +136,15 @@ def test_a_length_under_another_name_cannot_go_beside_the_one_that_is_priced(nam
 @pytest.mark.parametrize("name", ["min_tokens", "min_new_tokens"])
 @pytest.mark.parametrize("value", [-1, 11, 9000, 1.5, "1", True])
 def test_the_least_length_is_within_the_longest(name: str, value: object) -> None:
-    assert refused(asked(max_tokens=10, **{name: value}), ALLOWABLE).param == name
-    assert copies(asked(max_tokens=10, **{name: 10}), NONE) == 1
+    assert refused(asked(**{name: value}), ALLOWABLE, longest_tokens=10).param == name
+    assert judge(asked(**{name: 10}), Servers(allow=NONE), longest_tokens=10).copies == 1
+
+
+def test_without_a_limit_the_least_length_is_within_the_longest_that_anybody_may_ask_for() -> None:
+    assert refused(asked(min_tokens=LONGEST_TOKENS + 1)).param == "min_tokens"
+    assert copies(asked(min_tokens=LONGEST_TOKENS)) == 1
+    assert asked_min_tokens({"min_tokens": 7, "min_new_tokens": None}) == 7
+    assert asked_min_tokens({}) == asked_min_tokens(None) == 0
 
 
 @pytest.mark.parametrize("name", ["logprobs", "top_logprobs", "prompt_logprobs", "n_probs"])

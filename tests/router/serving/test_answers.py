@@ -209,7 +209,7 @@ def test_an_openai_worker_is_passed_through_in_its_own_words(tmp_path: Path, mon
                 whole = (await stand.chat(custom_field=7)).json()
                 assert (whole["id"], whole["extra"]) == ("up", 1)
                 assert seen[0]["custom_field"] == 7
-                assert seen[0]["max_tokens"] == 256
+                assert "max_tokens" not in seen[0]
                 assert seen[0]["authorization"] == b"Bearer s3cret"
                 *chunks, done = events_of(await stand.chat(stream=True))
                 parsed = [json.loads(chunk) for chunk in chunks]
@@ -243,7 +243,7 @@ def test_what_would_pass_the_shares_by_reaches_no_server_unless_its_entry_allows
             listing.write_text(f"workers: [{{{entry}}}]")
             async with standing(upstreams=str(listing)) as stand:
                 for name, value in EVERYTHING.items():
-                    told = await stand.chat(**{name: value})
+                    told = await stand.chat(max_tokens=256, **{name: value})
                     if name in ("store", "best_of"):
                         assert (told.status_code, seen.pop()[name]) == (200, value)
                     else:

@@ -184,8 +184,8 @@ def arrived(sent: dict[str, Any], seen: dict[str, Any], path: str) -> None:
     """The server got what was sent, but for what the router sets."""
     ours = {"model": "m", "stream": bool(sent.get("stream"))} if path != EMBED else {"model": "m"}
     expected = {name: value for name, value in sent.items() if name not in ("stream_options", "max_tokens")} | ours
-    if path != EMBED and "max_completion_tokens" not in sent:
-        expected["max_tokens"] = sent.get("max_tokens", 256)
+    if "max_tokens" in sent and "max_completion_tokens" not in sent:
+        expected["max_tokens"] = sent["max_tokens"]
     assert seen == expected
 
 

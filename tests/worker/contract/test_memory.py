@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -52,6 +53,21 @@ def test_a_sequence_may_fill_its_context_to_the_last_token_and_no_further(watch:
     assert sequence.completion_tokens == most
     with pytest.raises(BadInput, match="context"):
         watched.engine.prepare(asking(prompt=words(40), max_tokens=most + 1))
+
+
+def test_without_a_limit_an_answer_may_fill_its_context_and_no_more_than_its_deadline_can_allow(watch: Watch):
+    watched = watch(prefill_chunk_tokens=64)
+    engine = watched.engine
+    room = engine.context_tokens - engine.prepare(asking(prompt=words(40))).prompt_tokens
+    patient = engine.prepare(asking(prompt=words(40), max_tokens=None, deadline_ms=600_000))
+    assert patient.reserved_tokens <= engine.context_tokens
+    hurried = engine.prepare(asking(prompt=words(40), max_tokens=None, deadline_ms=1))
+    step_ms = engine.expected.step_ms
+    assert hurried.max_tokens == (max(1, min(room, math.ceil(engine.slots / step_ms))) if step_ms else room)
+    sequence = watched.admit(asking("all", words(40), max_tokens=None, deadline_ms=600_000))
+    assert sequence.max_tokens == patient.max_tokens
+    watched.run_out()
+    assert sequence.completion_tokens == patient.max_tokens
 
 
 def test_sequences_that_fill_the_memory_to_the_last_token_all_run_to_their_end(watch: Watch):

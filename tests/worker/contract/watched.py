@@ -16,10 +16,12 @@ def words(count: int, salt: int = 0) -> str:
     return " ".join(WORDS[(salt + n * (1 + salt % 5)) % len(WORDS)] for n in range(count))
 
 
-def asking(id: str = "a", prompt: str = "one two", max_tokens: int = 8, **fields: object) -> GenerateRequest:
+def asking(
+    id: str = "a", prompt: str = "one two", max_tokens: int | None = 8, deadline_ms: float = 60_000, **fields: object
+) -> GenerateRequest:
     """A request for exactly `max_tokens`, the same tokens each time, unless said otherwise."""
     fields = {"ignore_eos": True, "temperature": 0.0, "seed": 7} | fields
-    return GenerateRequest(id=id, tenant="t", deadline_ms=60_000, max_tokens=max_tokens, prompt=prompt, **fields)
+    return GenerateRequest(id=id, tenant="t", deadline_ms=deadline_ms, max_tokens=max_tokens, prompt=prompt, **fields)
 
 
 class Watched:
@@ -78,7 +80,7 @@ class Watched:
     def run_out(self) -> list[Step]:
         """Steps until nobody runs, no more of them than it can take."""
         unread = sum(one.unread_tokens for one in self.running)
-        longest = max((one.request.max_tokens for one in self.running), default=0)
+        longest = max((one.max_tokens for one in self.running), default=0)
         steps: list[Step] = []
         while self.running:
             assert len(steps) <= unread + longest, "it does not come to an end"
@@ -117,10 +119,10 @@ class Watched:
         assert len(set(over)) == len(over), "one sequence finished twice"
         assert set(over) <= set(self.running), "one that does not run has finished"
         for sequence, reason in step.finished:
-            assert reason == "stop" or sequence.completion_tokens == sequence.request.max_tokens
+            assert reason == "stop" or sequence.completion_tokens == sequence.max_tokens
             assert reason == "length" or not sequence.request.ignore_eos
         for one in self.running:
-            assert one in over or one.completion_tokens < one.request.max_tokens, "it goes on past its max_tokens"
+            assert one in over or one.completion_tokens < one.max_tokens, "it goes on past its max_tokens"
 
     def _leave(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

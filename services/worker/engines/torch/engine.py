@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from services.contracts.generate import GenerateRequest
-from services.worker.engine import Expected, FinishReason, Sequence, Step
+from services.worker.engine import Expected, FinishReason, Sequence, Step, longest_answer
 from services.worker.engine_executor import EngineDied
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
 from services.worker.engines.torch.sampling import TokenSampling
@@ -96,7 +96,8 @@ class TorchEngine:
 
     def prepare(self, request: GenerateRequest) -> Prompted:
         ids = self._prompts.ids(request)
-        return Prompted(request, len(ids), unread_tokens=len(ids), prompt_ids=tuple(ids))
+        max_tokens = longest_answer(request, self.context_tokens - len(ids), self.expected.step_ms, self.slots)
+        return Prompted(request, len(ids), unread_tokens=len(ids), max_tokens=max_tokens, prompt_ids=tuple(ids))
 
     def admit(self, sequence: Sequence) -> None:
         if not isinstance(sequence, Prompted):
@@ -105,7 +106,7 @@ class TorchEngine:
         request = paged_request(
             str(next(self._numbers)),
             list(sequence.prompt_ids),
-            sequence.request.max_tokens,
+            sequence.max_tokens,
             () if sequence.request.ignore_eos else self._eos,
             sequence.deadline,
             self._sampling(sequence.request),

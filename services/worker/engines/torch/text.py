@@ -37,7 +37,7 @@ class Prompts:
             raise BadInput("the prompt has no tokens", field)
         if len(ids) >= self._context_tokens:
             raise self._too_long(f"a prompt of {len(ids)} tokens", field)
-        if len(ids) + request.max_tokens > self._context_tokens:
+        if request.max_tokens is not None and len(ids) + request.max_tokens > self._context_tokens:
             raise self._too_long(f"a prompt of {len(ids)} tokens and {request.max_tokens} more", "max_tokens")
         return ids
 
