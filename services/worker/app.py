@@ -58,6 +58,7 @@ def build(
         inflight=lambda: loop.running,
         waiting=lambda: loop.waiting,
         kv_usage=lambda: loop.executor.kv_usage,
+        memory=lambda: loop.executor.memory,
     )
     routes = WorkerApi(
         loop,

@@ -300,7 +300,7 @@ def ready(number: int, engine: Engine) -> wire.Ready:
 
 
 def state_of(engine: Engine) -> wire.EngineState:
-    return wire.EngineState(engine.running, engine.kv_usage, engine.slots, engine.kv_tokens)
+    return wire.EngineState(engine.running, engine.kv_usage, engine.slots, engine.kv_tokens, engine.memory)
 
 
 def close(engine: Engine) -> None:

@@ -72,6 +72,16 @@ class Expected:
     prefill_ms_per_token: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an engine holds, in bytes. 0: it holds none of this kind."""
+
+    kv_bytes: int = 0
+    """The KV cache as allocated, used or not."""
+    gpu_bytes: int = 0
+    """All that its process has reserved on its GPU: weights, KV cache, activations."""
+
+
 def longest_answer(request: GenerateRequest, room_tokens: int, step_ms: float, slots: int) -> int:
     """The limit of an answer in tokens, at least 1: the request's own, else the most that its deadline can allow.
 
@@ -118,6 +128,10 @@ class Engine(Protocol):
     @property
     def kv_usage(self) -> float:
         """The share of the KV memory in use, from 0 to 1."""
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that it holds."""
 
     @property
     def expected(self) -> Expected:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.starting import CannotStart
-from services.worker.engine import Engine, Expected, Sequence, Step
+from services.worker.engine import Engine, Expected, Memory, Sequence, Step
 
 MAX_LAG_S = 0.05  # a timer's delay up to this is made up by the next step; a longer stall is not
 
@@ -48,6 +48,8 @@ class EngineExecutor(Protocol):
     def kv_tokens(self) -> int: ...
     @property
     def kv_usage(self) -> float: ...
+    @property
+    def memory(self) -> Memory: ...
     @property
     def expected(self) -> Expected: ...
     @property
@@ -111,6 +113,10 @@ class LocalExecutor:
     @property
     def kv_usage(self) -> float:
         return self.engine.kv_usage
+
+    @property
+    def memory(self) -> Memory:
+        return self.engine.memory
 
     @property
     def expected(self) -> Expected:

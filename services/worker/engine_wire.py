@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from services.contracts.generate import GenerateRequest
-from services.worker.engine import Expected, FinishReason
+from services.worker.engine import Expected, FinishReason, Memory
 from services.worker.engines.torch.spec import TorchSpec
 
 MAX_FRAME_BYTES = 16 * 2**20
@@ -120,6 +120,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True):
     kv_usage: float
     slots: int
     kv_tokens: int
+    memory: Memory = Memory()
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):

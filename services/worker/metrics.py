@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.core.outcome import Outcome
 from services.runtime.telemetry import SECONDS_BUCKETS
-from services.worker.engine import Step
+from services.worker.engine import Memory, Step
 
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 WASTE_REASONS = ("client_gone", "deadline_exceeded", "write_stall", "draining", "internal_error", "lost")
@@ -76,11 +76,16 @@ class WorkerMetrics:
         inflight: Callable[[], float],
         waiting: Callable[[], float],
         kv_usage: Callable[[], float],
+        memory: Callable[[], Memory],
     ) -> None:
         self._gauge("weir_worker_slots", "Largest number of running sequences", slots)
         self._gauge("weir_worker_inflight", "Running sequences", inflight)
         self._gauge("weir_worker_queue_depth", "Queued requests", waiting)
         self._gauge("weir_worker_kv_usage_ratio", "Share of the KV cache in use, 0 to 1", kv_usage)
+        self._gauge("weir_worker_kv_bytes", "Size of the KV cache", lambda: memory().kv_bytes)
+        self._gauge(
+            "weir_worker_gpu_bytes", "Memory of the GPU that the engine has reserved", lambda: memory().gpu_bytes
+        )
         for name, meaning, read in (
             ("vllm:num_requests_running", "Running sequences", inflight),
             ("vllm:num_requests_waiting", "Queued requests", waiting),

@@ -23,7 +23,7 @@ from collections.abc import Sequence as Texts
 from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput, TooLarge
 from services.worker import engine_wire as wire
-from services.worker.engine import Expected, Sequence, Step
+from services.worker.engine import Expected, Memory, Sequence, Step
 from services.worker.engine_executor import EngineDied, EngineUnusable
 from services.worker.engine_link import Died, EngineLink
 from services.worker.sequence_table import SequenceTable
@@ -80,6 +80,10 @@ class EngineProcess:
     @property
     def kv_usage(self) -> float:
         return self._state.kv_usage
+
+    @property
+    def memory(self) -> Memory:
+        return self._state.memory
 
     @property
     def expected(self) -> Expected:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.generate import GenerateRequest, Message
-from services.worker.engine import Expected
+from services.worker.engine import Expected, Memory
 from services.worker.engine_wire import (
     MAX_FRAME_BYTES,
     Answer,
@@ -41,7 +41,7 @@ from services.worker.engine_wire import (
 )  # fmt: skip
 from services.worker.engines.torch.spec import TorchSpec
 
-STATE = EngineState(1, 0.25, 8, 1000)
+STATE = EngineState(1, 0.25, 8, 1000, Memory(4096, 2**33))
 QUESTIONS = [
     Start(1, Simulated(slots=3)), Start(1, Torch(TorchSpec(model_id="tiny", slots=4))), Prepare(2, b"\x80"), Forget(2),
     StepRequest(3, [1, 2], [(4, math.inf), (5, 12.5)]), Free(4, [7]), Stop(),

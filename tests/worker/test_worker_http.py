@@ -213,6 +213,8 @@ def test_the_metrics_are_the_names_that_gateways_read():
         for line in (
             "weir_worker_slots 8.0",
             "weir_worker_inflight 0.0",
+            "weir_worker_kv_bytes 0.0",
+            "weir_worker_gpu_bytes 0.0",
             'vllm:num_requests_running{model_name="weir-sim"} 0.0',
             'vllm:num_requests_waiting{model_name="weir-sim"} 0.0',
             'vllm:kv_cache_usage_perc{model_name="weir-sim"} 0.0',

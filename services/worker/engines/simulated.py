@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
-from services.worker.engine import Expected, FinishReason, Sequence, Step, longest_answer
+from services.worker.engine import Expected, FinishReason, Memory, Sequence, Step, longest_answer
 from services.worker.engines.extractive import answer, prompt_text
 from services.worker.engines.faults import Faults
 from services.worker.engines.tokenizer import count_tokens, min_tokens, tokenize
@@ -99,6 +99,10 @@ class SimulatedEngine:
     @property
     def kv_usage(self) -> float:
         return self._held_tokens / self.kv_tokens
+
+    @property
+    def memory(self) -> Memory:
+        return Memory()  # it counts tokens, and keeps none
 
     @property
     def expected(self) -> Expected:

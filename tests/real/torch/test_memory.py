@@ -81,6 +81,16 @@ def reserved(sequences: list[Prompted]) -> int:
     return sum(sequence.reserved_tokens for sequence in sequences)
 
 
+def test_the_bytes_that_it_reports_are_those_of_its_cache(small: TorchEngine) -> None:
+    """transformers keeps one page more, for what belongs to no sequence."""
+    held = vars(small._batch._cache).values()
+    tensors = [each for value in held for each in (value if isinstance(value, list) else [value])]
+    allocated = sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
+    page = small.memory.kv_bytes // (math.ceil(KV_TOKENS / PAGE_TOKENS) + SLOTS)
+    assert allocated - 2 * page <= small.memory.kv_bytes <= allocated
+    assert small.memory.gpu_bytes == 0
+
+
 def test_the_books_filled_to_the_last_token_by_sequences_that_waste_half_a_page_each(small: TorchEngine) -> None:
     each = KV_TOKENS // SLOTS
     assert each % PAGE_TOKENS == PAGE_TOKENS // 2

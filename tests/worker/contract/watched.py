@@ -134,6 +134,7 @@ class Watched:
         assert engine.running == len(self.running) <= engine.slots
         assert 1 < engine.context_tokens <= engine.kv_tokens
         assert 0 <= engine.kv_usage <= 1
+        assert min(engine.memory.kv_bytes, engine.memory.gpu_bytes) >= 0
         assert (engine.kv_usage > 0) == any(map(_holds_something, self.running))
         for one, state in self._left.items():
             assert (one.unread_tokens, one.completion_tokens) == state, "work for one that has left"

@@ -63,6 +63,11 @@ def _natural_dtype(device: torch.device) -> str:
     return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
 
 
+def reserved_bytes(device: torch.device) -> int:
+    """What this process has reserved on a GPU, in bytes; 0 on a CPU."""
+    return int(torch.cuda.memory_reserved(device)) if device.type == "cuda" else 0
+
+
 def free_bytes(device: torch.device) -> int:
     """Memory that can be allocated now, in bytes."""
     if device.type == "cuda":

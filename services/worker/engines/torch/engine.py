@@ -14,12 +14,13 @@ import gc
 import itertools
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from services.contracts.generate import GenerateRequest
-from services.worker.engine import Expected, FinishReason, Sequence, Step, longest_answer
+from services.worker.engine import Expected, FinishReason, Memory, Sequence, Step, longest_answer
 from services.worker.engine_executor import EngineDied
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
 from services.worker.engines.torch.sampling import TokenSampling
@@ -50,6 +51,7 @@ class Limits:
     kv_tokens: int
     context_tokens: int
     prefill_chunk_tokens: int
+    kv_bytes: int = 0
 
 
 class TorchEngine:
@@ -68,6 +70,7 @@ class TorchEngine:
         limits: Limits,
         chance: random.Random,
         where: str = "",
+        gpu_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.model = model
         self.where = where
@@ -82,6 +85,8 @@ class TorchEngine:
         self._decode = decode
         self._eos = eos
         self._chance = chance
+        self._kv_bytes = limits.kv_bytes
+        self._gpu_bytes = gpu_bytes
         self._running: dict[Sequence, _Running] = {}  # in order of admission
         self._reserved_tokens = 0
         self._numbers = itertools.count(1)
@@ -93,6 +98,10 @@ class TorchEngine:
     @property
     def kv_usage(self) -> float:
         return self._batch.used_share
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self._kv_bytes, self._gpu_bytes())
 
     def prepare(self, request: GenerateRequest) -> Prompted:
         ids = self._prompts.ids(request)

@@ -7,6 +7,7 @@ Only safetensors are loaded, and code from the model's folder is never run. The 
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from services.worker.engine_executor import EngineUnusable
 from services.worker.engines.torch import tiny
-from services.worker.engines.torch.device import choose_device, choose_dtype, free_bytes
+from services.worker.engines.torch.device import choose_device, choose_dtype, free_bytes, reserved_bytes
 from services.worker.engines.torch.engine import MIN_CHUNK_TOKENS, Limits, TorchEngine, is_out_of_memory
 from services.worker.engines.torch.paged import PagedBatch
 from services.worker.engines.torch.sizing import MemorySizes, size
@@ -68,9 +69,16 @@ def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: MemorySizes, *, 
         prompts=Prompts(tokenizer, sizes.context_tokens),
         decode=decoder(tokenizer),
         eos=_eos(model, tokenizer),
-        limits=Limits(spec.slots, sizes.kv_tokens, sizes.context_tokens, spec.prefill_chunk_tokens or MIN_CHUNK_TOKENS),
+        limits=Limits(
+            spec.slots,
+            sizes.kv_tokens,
+            sizes.context_tokens,
+            spec.prefill_chunk_tokens or MIN_CHUNK_TOKENS,
+            sizes.kv_bytes,
+        ),
         chance=random.Random(spec.seed),
         where=where,
+        gpu_bytes=partial(reserved_bytes, model.device),
     )
 
 

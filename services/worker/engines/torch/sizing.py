@@ -33,6 +33,8 @@ class MemorySizes:
     page_tokens: int
     pages: int
     step_tokens: int
+    kv_bytes: int
+    """Of all pages."""
 
 
 def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu: bool) -> MemorySizes:
@@ -57,7 +59,8 @@ def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu:
             "MAX_BATCH_SIZE, or take a smaller model."
         )
     pages = math.ceil(kv_tokens / PAGE_TOKENS) + spec.slots
-    return MemorySizes(kv_tokens, min(context_tokens, kv_tokens), PAGE_TOKENS, pages, step_tokens)
+    kv_bytes = pages * PAGE_TOKENS * _kv_bytes_per_token(config, dtype)
+    return MemorySizes(kv_tokens, min(context_tokens, kv_tokens), PAGE_TOKENS, pages, step_tokens, kv_bytes)
 
 
 def _context_tokens(spec: TorchSpec, config: Any) -> int:
@@ -69,8 +72,18 @@ def _context_tokens(spec: TorchSpec, config: Any) -> int:
 
 def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     """Keys and values of every layer, and those of one layer once more, gathered for attention."""
+    heads, width = _heads(config)
+    gathered = 2 * (int(config.num_attention_heads) + heads) * width * int(dtype.itemsize)
+    return _kv_bytes_per_token(config, dtype) + gathered
+
+
+def _kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    heads, width = _heads(config)
+    return 2 * heads * width * int(dtype.itemsize) * int(config.num_hidden_layers)
+
+
+def _heads(config: Any) -> tuple[int, int]:
+    """(heads of keys and values, width of a head)."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    kept = 2 * heads * width * dtype.itemsize * config.num_hidden_layers
-    gathered = 2 * (config.num_attention_heads + heads) * width * dtype.itemsize
-    return int(kept + gathered)
+    return int(heads), int(width)
