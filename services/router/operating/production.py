@@ -23,7 +23,10 @@ from services.runtime.server import BACKLOG
 
 MIB = 1 << 20
 PROCESS_BYTES = 256 * MIB  # interpreter, code, connections
-HELD_PER_BYTE, WORST_PER_BYTE = 2, 9  # memory of a body, by its bytes: a text, and the worst (docs/operations/sizing.md)
+HELD_PER_BYTE, WORST_PER_BYTE = (
+    2,
+    9,
+)  # memory of a body, by its bytes: a text, and the worst (docs/operations/sizing.md)
 
 
 class Deployment(NamedTuple):
@@ -230,7 +233,11 @@ def _backlog(deployment: Deployment) -> Verdict | None:
     if longest is None:
         return None
     seen = f"net.core.somaxconn is {longest}, and the router asks for {BACKLOG}"
-    return Verdict("ok", seen) if longest >= BACKLOG else Verdict("fail", seen, f"`sysctl -w net.core.somaxconn={BACKLOG}`")
+    return (
+        Verdict("ok", seen)
+        if longest >= BACKLOG
+        else Verdict("fail", seen, f"`sysctl -w net.core.somaxconn={BACKLOG}`")
+    )
 
 
 CHECKS = (
@@ -247,9 +254,13 @@ CHECKS = (
         _deadlines,
     ),
     Check("answer length", "it may cut answers, and admission and rates count with it", _length),
-    Check("source share", "behind a proxy all clients are one address, which may hold no more than this", _source_share),
+    Check(
+        "source share", "behind a proxy all clients are one address, which may hold no more than this", _source_share
+    ),
     Check("open files", "beyond the limit connections are refused", _open_files, at_start=False),
-    Check("processor", "the kernel stops the router for a part of each period, and deadlines pass meanwhile", _processor),
+    Check(
+        "processor", "the kernel stops the router for a part of each period, and deadlines pass meanwhile", _processor
+    ),
     Check("memory", "the kernel ends the router, with all its requests, when it takes more", _memory),
     Check("backlog", "in a burst the kernel drops connections, which come again after a second", _backlog),
 )

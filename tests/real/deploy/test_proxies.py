@@ -168,7 +168,9 @@ class Fleet:
 
     def plain(self) -> httpx2.AsyncClient:
         headers = {"authorization": f"Bearer {EXAMPLE_KEYS[0]}", "content-type": "application/json"}
-        return httpx2.AsyncClient(base_url=self.url, verify=self.trust, trust_env=False, timeout=WITHIN_S, headers=headers)
+        return httpx2.AsyncClient(
+            base_url=self.url, verify=self.trust, trust_env=False, timeout=WITHIN_S, headers=headers
+        )
 
 
 @asynccontextmanager
@@ -208,7 +210,10 @@ def router_and_public(proxy: Proxy, router: int, public: int) -> dict[str, str]:
     if proxy.name == "envoy":
         ports = {"port_value: 8443": f"port_value: {public}", "port_value: 8000": f"port_value: {router}"}
         return {**ports, "address: 0.0.0.0": "address: 127.0.0.1"}
-    ports = {"haproxy": {"bind :8443": f"bind 127.0.0.1:{public}"}, "nginx": {"listen 8443": f"listen 127.0.0.1:{public}"}}
+    ports = {
+        "haproxy": {"bind :8443": f"bind 127.0.0.1:{public}"},
+        "nginx": {"listen 8443": f"listen 127.0.0.1:{public}"},
+    }
     return {**ports[proxy.name], "127.0.0.1:8000": f"127.0.0.1:{router}"}
 
 
