@@ -1,4 +1,4 @@
-"""`python -m services.router.production`: the checks of `operating/production.py` as JSON, for `weir doctor --production`.
+"""`python -m services.router.production`: what `operating/production.py` finds, for `weir doctor --production`.
 
 It reads settings and files as the router would, under the limits of this process, and opens nothing. Exit status 0.
 """
@@ -20,7 +20,7 @@ from services.runtime.serve import open_files_needed
 from services.runtime.settings import describe
 
 
-def examine(read: Callable[[], RouterSettings], machine: Machine) -> list[ProductionFinding]:
+def examine(read: Callable[..., RouterSettings], machine: Machine) -> list[ProductionFinding]:
     """The findings; settings that cannot be used are the only one, since the router does not start with them."""
     try:
         settings = read()

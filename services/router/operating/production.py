@@ -1,4 +1,4 @@
-"""What is dangerous about this router before a fleet: one table, for the log at the start and `weir doctor --production`.
+"""What is dangerous about this router before a fleet: one table, for the start's log and `weir doctor --production`.
 
 The checks are pure. They look at settings, worker list, tenants and machine, and warn; what no router may do is a fault
 of the settings (`config.py`) and stops the start. The defaults fit a laptop: a setting that nobody has chosen is told
@@ -7,7 +7,7 @@ apart from one that was set to the same value (`model_fields_set`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -23,10 +23,7 @@ from services.runtime.server import BACKLOG
 
 MIB = 1 << 20
 PROCESS_BYTES = 256 * MIB  # interpreter, code, connections
-HELD_PER_BYTE, WORST_PER_BYTE = (
-    2,
-    9,
-)  # memory of a body, by its bytes: a text, and the worst (docs/operations/sizing.md)
+HELD_PER_BYTE, WORST_PER_BYTE = 2, 9  # memory for a byte of a body: of a text, of the worst (docs/operations/sizing.md)
 
 
 class Deployment(NamedTuple):
@@ -233,11 +230,9 @@ def _backlog(deployment: Deployment) -> Verdict | None:
     if longest is None:
         return None
     seen = f"net.core.somaxconn is {longest}, and the router asks for {BACKLOG}"
-    return (
-        Verdict("ok", seen)
-        if longest >= BACKLOG
-        else Verdict("fail", seen, f"`sysctl -w net.core.somaxconn={BACKLOG}`")
-    )
+    if longest >= BACKLOG:
+        return Verdict("ok", seen)
+    return Verdict("fail", seen, f"`sysctl -w net.core.somaxconn={BACKLOG}`")
 
 
 CHECKS = (
@@ -248,19 +243,11 @@ CHECKS = (
     Check("admin", "every program of this machine may pause tenants and drain workers", _admin),
     Check("mechanisms", "the promises of a mechanism do not hold while it is off", _mechanisms, at_start=False),
     Check("TLS", "keys and prompts can be read on their way", _tls),
-    Check(
-        "deadlines",
-        "longer answers are rejected or cut, and long prompts miss the time to the first token",
-        _deadlines,
-    ),
+    Check("deadlines", "long answers are rejected or cut, and long prompts miss their first token", _deadlines),
     Check("answer length", "it may cut answers, and admission and rates count with it", _length),
-    Check(
-        "source share", "behind a proxy all clients are one address, which may hold no more than this", _source_share
-    ),
+    Check("source share", "behind a proxy all clients are one address, which may hold no more", _source_share),
     Check("open files", "beyond the limit connections are refused", _open_files, at_start=False),
-    Check(
-        "processor", "the kernel stops the router for a part of each period, and deadlines pass meanwhile", _processor
-    ),
+    Check("processor", "the kernel stops the router for a part of each period, and deadlines pass", _processor),
     Check("memory", "the kernel ends the router, with all its requests, when it takes more", _memory),
     Check("backlog", "in a burst the kernel drops connections, which come again after a second", _backlog),
 )

@@ -268,9 +268,9 @@ async def leaves(made: Fleet, *, stream: bool) -> None:
     assert made.server.left == 1
 
 
-async def large_bodies(made: Fleet, folder: Path, *, told: bool) -> None:
-    """A body of the largest size arrives; of a larger one the router itself says what to do, if the client is `told`."""
-    largest = RouterSettings(_env_file=folder / "router.env", tenants_file=None, workers_file=None).max_body_bytes  # type: ignore[call-arg]
+async def large_bodies(made: Fleet, *, told: bool) -> None:
+    """A body of the largest size arrives; of a larger one the router itself says so, if the client is `told`."""
+    largest = RouterSettings.model_fields["max_body_bytes"].default
     made.server.opened.set()
     frame = json.dumps({"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": ""}]}).encode()
     async with made.plain() as client:
@@ -298,7 +298,7 @@ async def rejections(made: Fleet) -> None:
         assert made.server.asked == []
 
 
-async def everything(made: Fleet, folder: Path, *, told: bool = True) -> None:
+async def everything(made: Fleet, *, told: bool = True) -> None:
     await rejections(made)
     await streams(made)
     for number, stream in enumerate((False, True)):
@@ -307,7 +307,7 @@ async def everything(made: Fleet, folder: Path, *, told: bool = True) -> None:
         before = len(made.server.asked)
         await leaves(made, stream=stream)
         assert len(made.server.asked) == before + 1, number  # and it was asked once
-    await large_bodies(made, folder, told=told)
+    await large_bodies(made, told=told)
 
 
 def test_behind_the_proxy_streams_flow_leavers_leave_and_rejections_are_the_routers(
@@ -315,7 +315,7 @@ def test_behind_the_proxy_streams_flow_leavers_leave_and_rejections_are_the_rout
 ) -> None:
     async def main() -> None:
         async with fleet(proxy, folder, authority) as made:
-            await everything(made, folder, told=proxy.relays_early_answers)
+            await everything(made, told=proxy.relays_early_answers)
 
     asyncio.run(main())
 
@@ -323,6 +323,6 @@ def test_behind_the_proxy_streams_flow_leavers_leave_and_rejections_are_the_rout
 def test_the_router_ends_tls_itself_with_the_same_settings(folder: Path, authority: trustme.CA) -> None:
     async def main() -> None:
         async with fleet(None, folder, authority) as made:
-            await everything(made, folder)
+            await everything(made)
 
     asyncio.run(main())
