@@ -52,8 +52,8 @@ ask: $(VENV)/.run ## ask a question: make ask QUESTION="..."
 	@exec $(BIN)/weir ask "$$QUESTION"
 export QUESTION
 
-doctor: $(VENV)/.run ## check versions, ports, database, cache, services; say what to mend
-	@exec $(BIN)/weir doctor
+doctor: $(VENV)/.run ## check versions, ports, database, cache, services; say what to mend: ARGS=--production before a fleet
+	@exec $(BIN)/weir doctor $(ARGS)
 
 simulate: SCENARIO ?= burst
 simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate SCENARIO=burst ARGS="--out out/burst"

@@ -57,8 +57,16 @@ def status() -> None:
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    production: Annotated[
+        bool, typer.Option("--production", help="Only: what is dangerous about this router before a fleet.")
+    ] = False,
+) -> None:
     """Check versions, ports, disk, database, cache and services, and say what to fix."""
+    if production:
+        from services.cli.production import production as judge
+
+        raise typer.Exit(judge(_console()))
     from services.cli.doctor import doctor as run
 
     raise typer.Exit(run(_settings(), _console()))

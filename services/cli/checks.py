@@ -43,6 +43,7 @@ class Finding:
     level: FindingLevel
     seen: str
     remedy: str = ""
+    why: str = ""
 
 
 USUAL_TOKENS = 256

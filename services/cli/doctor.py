@@ -32,9 +32,7 @@ STYLES = {
 
 def doctor(settings: LabSettings, console: Console) -> int:
     """Print the table. Returns 1 if anything fails, else 0."""
-    findings = asyncio.run(examine(settings))
-    show(findings, console)
-    return 1 if any(finding.level is FindingLevel.FAIL for finding in findings) else 0
+    return show(asyncio.run(examine(settings)), console)
 
 
 async def examine(settings: LabSettings) -> list[Finding]:
@@ -110,16 +108,20 @@ async def services(settings: LabSettings) -> list[Finding]:
         ]
 
 
-def show(findings: Sequence[Finding], console: Console) -> None:
+def show(findings: Sequence[Finding], console: Console) -> int:
+    """Print the findings. Returns 1 if anything fails, else 0."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=6, justify="right")
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for finding in findings:
         seen = Text(finding.seen, style="dim" if finding.level is FindingLevel.SKIP else "")
+        if finding.why:
+            seen.append(f"\n{finding.why}")
         if finding.remedy and finding.level is not FindingLevel.OK:
             seen.append(f"\n→ {finding.remedy}", style=STYLES[finding.level])
         grid.add_row(Text(finding.level.value, style=STYLES[finding.level]), finding.what, seen)
     failed = sum(finding.level is FindingLevel.FAIL for finding in findings)
     verdict = f"{failed} to fix." if failed else "Nothing to fix."
     console.print("", grid, "", Text(f"  {verdict}", style="bold red" if failed else "green"), sep="\n")
+    return 1 if failed else 0

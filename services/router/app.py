@@ -17,6 +17,7 @@ from services.router.deciding.sizing import Sizes
 from services.router.operating.admin import AdminRoutes, has_its_own_key, metrics_listener
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import Switches
+from services.router.operating.production import Deployment, current_slots, warn_of_dangers
 from services.router.operating.reloading import Reloading
 from services.router.rag.retrieval import RetrievalClient, RetrievalWatch
 from services.router.routes.api import add_routes, hot_routes
@@ -28,7 +29,6 @@ from services.router.serving.pipeline import Pipeline
 from services.router.telemetry.holdings import Holdings
 from services.router.telemetry.journal import Journal
 from services.router.telemetry.metrics import RouterMetrics
-from services.router.tenancy.exposure import LAB_MODE_WARNING
 from services.router.tenancy.keycheck import key_before_body
 from services.router.tenancy.tenants import OTHER, FileTenants, LabTenants, Tenants
 from services.router.workers.announced import begin_with
@@ -43,6 +43,7 @@ from services.runtime.hostcheck import PageCheck
 from services.runtime.http import HeadCheck
 from services.runtime.internal import inner_checks
 from services.runtime.log import Log
+from services.runtime.machine import Machine
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
@@ -52,8 +53,13 @@ DESCRIPTION = (
 )
 
 
-def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
-    """The router, which listens when it is run. `rng`: all its randomness; default: the system's, also for ids."""
+def build(
+    settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None, machine: Machine | None = None
+) -> Process:
+    """The router, which listens when it is run. `rng`: all its randomness; default: the system's, also for ids.
+
+    `machine`: the limits that the start warns of; without it they are not looked at.
+    """
     log, drain, registry = log or Log("router", settings.log_level), Drain(), new_registry()
     chance = Random() if rng is None else rng
     shared_token, lab = settings.shared_token, settings.tenants_file is None
@@ -108,10 +114,9 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
     console_app = None if lab else Service("console", apart, log=log, drain=drain, rng=rng)
 
     async def start() -> None:
-        if lab:
-            log.warning(LAB_MODE_WARNING)
         switches.announce()
         await prober.look_at_all()
+        warn_of_dangers(deployment(settings, fleet, tenants, machine or Machine()), log)
         begin_with(dispatcher.scheduler, fleet, settings.completion_weight)
         prober.start()
         watch.start()
@@ -150,6 +155,12 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
         rng=rng,
         inside=pipeline,
     )
+
+
+def deployment(settings: RouterSettings, fleet: Fleet, tenants: Tenants, machine: Machine) -> Deployment:
+    """What the start warns of, if it is dangerous."""
+    posed = tenants.with_example_keys if isinstance(tenants, FileTenants) else []
+    return Deployment(settings, current_slots(fleet.workers), posed, machine=machine)
 
 
 def readiness(fleet: Fleet, lacking: list[str], *, named: bool) -> Readiness:

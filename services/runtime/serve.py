@@ -138,7 +138,7 @@ def from_settings(
         headers_s=settings.client_timeout_s / 3,
         body_s=settings.client_timeout_s,
         write_stall_s=settings.write_stall_s,
-        connections=_connections(settings, log, upstream_connections + METRICS_CONNECTIONS + FILES),
+        connections=_connections(settings, log, _beside(upstream_connections)),
         incoming_bytes=settings.max_incoming_bytes,
         source_share=settings.max_source_share,
     )
@@ -165,6 +165,16 @@ def from_settings(
         registry=registry,
         inside=inside,
     )
+
+
+def open_files_needed(settings: ServiceSettings, upstream_connections: int) -> int:
+    """Descriptors of a service with all its connections open."""
+    return settings.max_connections + _beside(upstream_connections) + SPARE
+
+
+def _beside(upstream_connections: int) -> int:
+    """Descriptors that are no client connections, SPARE apart."""
+    return upstream_connections + METRICS_CONNECTIONS + FILES
 
 
 def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:

@@ -13,11 +13,6 @@ from typing import NamedTuple
 from services.router.tenancy.tenantsfile import TenantsFile
 from services.runtime.addresses import is_loopback
 
-LAB_MODE_WARNING = (
-    "LAB MODE: clients are trusted to name their own tenant, and keys are ignored. "
-    "Keep this port on loopback or in a lab network; set TENANTS_FILE for anything else."
-)
-
 
 class Lab(NamedTuple):
     """The settings that decide: HOST, PUBLISHED_ADDRESS and LAB_NETWORK."""

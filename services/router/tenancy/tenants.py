@@ -179,6 +179,11 @@ class FileTenants(Tenants):
     def classes(self) -> tuple[ClassSpec, ...]:
         return self._reading.classes
 
+    @property
+    def with_example_keys(self) -> list[str]:
+        """Tenants of the file with public keys."""
+        return self._reading.file.with_example_keys
+
     def read(self) -> Reading:
         """Read and validate the file. It changes nothing here, so it may run in a thread. Raises tenantsfile.Faulty."""
         return self._worked_up(self._reading)
