@@ -73,6 +73,18 @@ class EngineStand:
                 os.kill(pid, signal.SIGKILL)
         self.process.kill()
 
+    @asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        """The server is stopped, with the processes that it started, and goes on afterwards."""
+        pids = family(self.process.pid)
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
     def cpu_s(self) -> float:
         """Processor time of the server so far."""
         spent = 0.0
@@ -111,12 +123,14 @@ class RouterStand:
 
 
 @asynccontextmanager
-async def router_before(stand: EngineStand, folder: Path, slots: str = "") -> AsyncIterator[RouterStand]:
+async def router_before(
+    stand: EngineStand, folder: Path, slots: str = "", *, may_be_cut: frozenset[str] = frozenset()
+) -> AsyncIterator[RouterStand]:
     entry = stand.engine.entry(stand.port)
     if slots:
         entry = entry.replace(f"slots: {stand.engine.slots}", f"slots: {slots}")
     (folder / "workers.yaml").write_text("workers:\n" + entry, encoding="utf-8")
-    (folder / "tenants.yaml").write_text(tenants_yaml(("t",)), encoding="utf-8")
+    (folder / "tenants.yaml").write_text(tenants_yaml(("t",), may_be_cut), encoding="utf-8")
     settings = {
         "WORKERS_FILE": str(folder / "workers.yaml"), "TENANTS_FILE": str(folder / "tenants.yaml"),
         "RETRIEVAL_URL": NO_RETRIEVAL, "PROBE_INTERVAL_S": "0.2",

@@ -20,6 +20,7 @@ from tests.real.engines.stand import EngineStand, client_of, events, long_answer
 from tests.real.engines.table import CHAT, ENGINES, MODEL, Engine
 
 FREE_WITHIN_S = 5.0
+STALL_S = 3.0
 LONG = 1900
 """Tokens of an answer that takes an engine many seconds here."""
 
@@ -63,6 +64,7 @@ def test_its_model_is_found_and_its_answers_are_the_engines_own(stand: EngineSta
             for path, body in (
                 ("/chat/completions", {**CHAT, "max_tokens": 6, "temperature": 0}),
                 ("/completions", long_answer(6)),
+                ("/completions", {"model": MODEL, "prompt": "hello there", "temperature": 0}),  # its own length
             ):
                 own = (await direct.post(path, json=body)).json()
                 answer = await router.client.post(path, json=body)
@@ -136,6 +138,27 @@ def test_under_overload_nothing_is_late_and_every_refusal_has_a_hint(stand: Engi
                     if answer.headers["x-should-retry"] == "true":  # else it never fits, or its time is over
                         assert int(answer.headers["retry-after-ms"]) > 0, answer.text
             await until(lambda: router.worker()["inflight"] == 0)
+
+    uvloop.run(main())
+
+
+def test_one_slow_answer_teaches_little(stand: EngineStand, tmp_path: Path) -> None:
+    """A stall of the engine in the middle of an answer, and then ordinary ones: none is refused, cut or degraded."""
+
+    async def main() -> None:
+        async with router_before(stand, tmp_path, may_be_cut=frozenset("t")) as router:
+            for _ in range(20):
+                await router.client.post("/completions", json=long_answer(20))
+            slow = asyncio.create_task(router.client.post("/completions", json=long_answer(200)))
+            await until(lambda: router.worker()["inflight"] == 1)
+            async with stand.frozen():
+                await asyncio.sleep(STALL_S)
+            assert (await slow).status_code == 200
+            await router.healthy()
+            for number in range(20):
+                answer = await router.client.post("/completions", json=long_answer(20))
+                assert answer.status_code == 200, (number, answer.text)
+                assert (answer.headers["x-weir-level"], "x-weir-degraded" in answer.headers) == ("0", False), number
 
     uvloop.run(main())
 
