@@ -28,6 +28,20 @@ from services.runtime.errors import BadInput, NoSuchModel
 from services.runtime.http import Handler
 
 MODEL = "/v1/models/{id:rest}"
+_NO_V1 = "the base_url of an OpenAI client ends in /v1 here"
+INSTEAD = {
+    "/v1": "the routes of OpenAI's API here are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models",
+    "/v1/responses": "OpenAI's Responses API is not served: use POST /v1/chat/completions (in openai: "
+    "client.chat.completions; in langchain-openai: use_responses_api=False)",
+    "/v1/messages": "Anthropic's API is not served: use POST /v1/chat/completions with an OpenAI client",
+    "/v1/v1": "the base_url of this client ends before /v1",
+    "/chat/completions": _NO_V1,
+    "/completions": _NO_V1,
+    "/embeddings": _NO_V1,
+    "/models": _NO_V1,
+    "/responses": _NO_V1,
+}
+"""What the 404 of a path says that clients of the field ask for (`new_api`)."""
 Routes = Mapping[tuple[str, str], Handler]
 HOT = {
     "/ask": describe(
