@@ -25,6 +25,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, compile_path
 
+from services.contracts.openai import EXACT
 from services.contracts.problem import Problem
 from services.core.outcome import Outcome
 from services.runtime.asgi import EXCHANGE, ClientLeft
@@ -38,6 +39,12 @@ JSON = "application/json"
 SCHEMAS = "#/components/schemas/"
 PRINTABLE = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": r"^[^\u0000-\u001f\u007f-\u009f\ufffd]+$"}
 """The schema of an id in a path: at most 1,024 bytes of UTF-8 without control characters."""
+EVENT = {
+    "type": "object",
+    "description": "Each event of the stream. Comments may stand between events.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 ASSETS = {  # files of the two pages, with their content types
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
@@ -199,7 +206,7 @@ def describe(
     if reply is not None:
         answer["content"] = {JSON: {"schema": _ref(reply)}}
     if streams:
-        answer["content"] = {**answer.get("content", {}), "text/event-stream": {"schema": {"type": "string"}}}
+        answer["content"] = {**answer.get("content", {}), "text/event-stream": {"schema": EVENT}}
     return {
         "summary": summary,
         "response_model": None,
@@ -340,7 +347,8 @@ def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
             del operation["responses"]["422"]  # FastAPI's own, for path parameters; a string is always valid
     shown = [example for example in examples if not isinstance(example, type)]
     types = [example if isinstance(example, type) else type(example) for example in examples]
-    _, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    schemas = {name: _exact(schema) for name, schema in components.items()}
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = cleandoc(schema["description"])
@@ -351,6 +359,13 @@ def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
         "components": {"schemas": schemas, "securitySchemes": {"key": bearer}},
         "security": [{}, {"key": []}],
     }
+
+
+def _exact(schema: Any) -> Any:
+    """The schema with each part that has `EXACT` replaced by it."""
+    if isinstance(schema, dict):
+        return schema[EXACT] if EXACT in schema else {key: _exact(value) for key, value in schema.items()}
+    return [_exact(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def _page(html: bytes) -> Callable[[], Any]:

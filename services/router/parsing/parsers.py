@@ -63,7 +63,8 @@ def completion_parser(default_max_tokens: int) -> Parser:
             return _special_completion(json, fault, default_max_tokens)
         prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
         if not prompt:
-            raise BadInput("prompt: at least one character was expected", "prompt")
+            fault = BadInput("prompt: at least one character was expected", "prompt")
+            return _special_completion(json, fault, default_max_tokens)
         special = None if NAMES.isdisjoint(json) else in_table(json)
         return _sampled(request, json, Format.COMPLETIONS, default_max_tokens, special, prompt=prompt)
 

@@ -20,7 +20,7 @@ from services.contracts.openai import (
 from services.router.parsing.parsers import chat_parser, completion_parser, parse_ask
 from services.router.routes.documents import add_documents
 from services.router.routes.embeddings import embed
-from services.router.routes.examples import HEADERS
+from services.router.routes.examples import headers_of
 from services.router.serving.pipeline import Pipeline
 from services.runtime.api import Call, add_native, describe, json_answer
 from services.runtime.clock import unix_seconds
@@ -43,29 +43,20 @@ INSTEAD = {
 }
 """What the 404 of a path says that clients of the field ask for (`new_api`)."""
 Routes = Mapping[tuple[str, str], Handler]
-HOT = {
-    "/ask": describe(
-        "Answer a question from the tenant's documents.",
-        request=AskRequest,
-        reply=AskReply,
-        parameters=HEADERS,
-        streams=True,
-    ),
-    "/v1/chat/completions": describe(
-        "OpenAI chat completions, plain or streamed.",
-        request=ChatRequest,
-        reply=ChatCompletion,
-        parameters=HEADERS,
-        streams=True,
-    ),
-    "/v1/completions": describe(
-        "OpenAI text completions, plain or streamed.",
-        request=CompletionRequest,
-        reply=TextCompletion,
-        parameters=HEADERS,
-        streams=True,
-    ),
-}
+
+
+def _described(max_deadline_ms: float) -> dict[str, dict[str, Any]]:
+    """The descriptions of the hot routes."""
+    hot = (
+        ("/ask", "Answer a question from the tenant's documents.", AskRequest, AskReply),
+        ("/v1/chat/completions", "OpenAI chat completions, plain or streamed.", ChatRequest, ChatCompletion),
+        ("/v1/completions", "OpenAI text completions, plain or streamed.", CompletionRequest, TextCompletion),
+    )
+    parameters = headers_of(max_deadline_ms)
+    return {
+        path: describe(summary, request=request, reply=reply, parameters=parameters, streams=True)
+        for path, summary, request, reply in hot
+    }
 
 
 def hot_routes(pipeline: Pipeline) -> Routes:
@@ -83,7 +74,7 @@ def hot_routes(pipeline: Pipeline) -> Routes:
 
 def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
     """Add every public route. The hot ones are only described here; the service answers them before the application."""
-    add_native(api, hot, HOT)
+    add_native(api, hot, _described(pipeline.settings.max_deadline_ms))
     description = describe("Vectors for texts, by the retrieval service's embedder.", request=EmbeddingsRequest)
     add_native(api, {("POST", "/v1/embeddings"): partial(embed, pipeline)}, {"/v1/embeddings": description})
     add_documents(api, pipeline)

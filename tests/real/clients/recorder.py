@@ -31,10 +31,14 @@ def message_of(body: dict[str, Any], index: int) -> dict[str, Any]:
         return {"role": "assistant", "content": None, "tool_calls": [call]}
     if (body.get("response_format") or {}).get("type") == "json_schema":
         return {"role": "assistant", "content": json.dumps(WEIR)}
-    content = body["messages"][-1]["content"]
-    pictures = [part["image_url"]["url"] for part in content if "image_url" in part] if isinstance(content, list) else []
-    text = f"a picture of {len(pictures[0])} characters" if pictures else f"answer {index}"
-    return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": text_of(body["messages"][-1].get("content"), index)}
+
+
+def text_of(content: Any, index: int) -> str:
+    for part in content if isinstance(content, list) else ():
+        if part["type"] == "image_url":
+            return f"a picture of {len(part['image_url']['url'])} characters"
+    return f"answer {index}"
 
 
 def finish_of(message: dict[str, Any]) -> str:

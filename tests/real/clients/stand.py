@@ -46,6 +46,10 @@ class Running(NamedTuple):
             assert time.monotonic() < end, self.workers()
             time.sleep(0.05)
 
+    def home_of(self, client: Client) -> Path:
+        """The folder that the client runs in."""
+        return home_of(client, self.folder)
+
     def operations(self, client: Client) -> dict[str, Any]:
         """What each operation of a client's script has found."""
         given = {
@@ -59,17 +63,21 @@ class Running(NamedTuple):
         return found
 
 
+def home_of(client: Client, folder: Path) -> Path:
+    return folder / f"home-{client.name}"
+
+
 def in_environment(
     client: Client, command: str, words: Sequence[str], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of the client's environment, offline, in a folder of its own."""
+    """Run a program of the client's environment, in a folder of its own."""
     program = client.program(command)
     assert program is not None
-    home = folder / f"home-{client.name}"
+    home = home_of(client, folder)
     home.mkdir(exist_ok=True)
     environment = {
-        "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(home), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1",
-        "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200",
+        "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(home), "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1",
+        "NO_COLOR": "1", "COLUMNS": "200", **dict(client.environment),
     }  # fmt: skip
     return subprocess.run(
         [*NICE, str(program), *words], cwd=home, env=environment, capture_output=True, text=True,
@@ -78,16 +86,15 @@ def in_environment(
 
 
 @contextmanager
-def running(recorder_url: str, folder: Path) -> Iterator[Running]:
+def running(recorder_url: str, folder: Path, *, own: bool = True) -> Iterator[Running]:
+    """`own`: whether there is a Weir worker beside the recording server."""
     ports = free_ports(4)
     engine = {"WORKER_NAME": "own", "MAX_BATCH_SIZE": "8", "SIM_STEP_MS": "5"}
     worker = service("worker", "services.worker", "worker", (ports[0], ports[1]), engine, folder)
     listing = folder / "workers.yaml"
-    listing.write_text(
-        f"workers:\n  - {{name: own, kind: weir, url: '{worker.url}'}}\n"
-        f"  - {{name: other, kind: openai, url: '{recorder_url}', slots: 8}}\n",
-        encoding="utf-8",
-    )
+    others = f"workers:\n  - {{name: other, kind: openai, url: '{recorder_url}', slots: 8}}\n"
+    owns = f"  - {{name: own, kind: weir, url: '{worker.url}'}}\n" if own else ""
+    listing.write_text(others + owns, encoding="utf-8")
     tenants = tenants_yaml((OPEN, LIMITED)).replace(f"id: {LIMITED},", f"id: {LIMITED}, rate: {{requests_per_s: 0.1}},")
     (folder / "tenants.yaml").write_text(tenants, encoding="utf-8")
     settings = {

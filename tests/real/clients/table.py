@@ -29,6 +29,7 @@ class Client(NamedTuple):
     operations: tuple[str, ...] = ()
     unhashed: tuple[str, ...] = ()
     """Installed at an exact version without a hash, since each index has its own build."""
+    environment: tuple[tuple[str, str], ...] = ()
 
     def program(self, command: str = "python") -> Path | None:
         return program(self.name, command, PLACE)()
@@ -72,7 +73,7 @@ LLAMA_INDEX = Client(
     "llamaindex_client.py",
     (*CHATS, *PASSED_ON, *ERRORS),
 )
-GUIDELLM = Client("guidellm", ("guidellm==0.8.1",), unhashed=("torch==2.13.0",))
+GUIDELLM = Client("guidellm", ("guidellm==0.8.1",), unhashed=("torch==2.13.0",), environment=(("HF_HUB_OFFLINE", "1"),))
 AIPERF = Client("aiperf", ("aiperf==0.13.0",))
 SCHEMATHESIS = Client("schemathesis", ("schemathesis==4.32.5",))
 

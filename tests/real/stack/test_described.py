@@ -5,27 +5,19 @@ Skipped where schemathesis is not installed: `python -m tests.real.clients schem
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import pytest
 
+from tests.real.clients.described import run
 from tests.real.clients.table import SCHEMATHESIS
 from tests.real.stack.stand import Stand
 
-EXAMPLES = "40"
-"""Of each operation and phase."""
+REFUSE = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/documents/{id}")
+"""A server that serves the model: a Weir worker refuses what it cannot do, which no description can say;
+tests/real/clients/test_described.py asks a server that takes all of it. A document may be no text, or no PDF.
+"""
 
 
 def test_what_the_description_allows_is_answered_and_what_it_does_not_is_refused(stand: Stand) -> None:
-    program = SCHEMATHESIS.program("schemathesis")
-    if program is None:
-        pytest.skip(SCHEMATHESIS.missing())
-    words = [
-        str(program), "run", f"{stand.router.url}/openapi.json", "--checks", "all", "--phases", "examples,coverage,fuzzing",
-        "--max-examples", EXAMPLES, "--seed", "20261126", "--no-shrink", "--continue-on-failure", "--workers", "1",
-        "--request-timeout", "60", "--generation-database", "none",
-    ]  # fmt: skip
-    environment = {"PATH": os.environ["PATH"], "HOME": str(stand.folder), "NO_COLOR": "1"}
-    done = subprocess.run(words, cwd=stand.folder, env=environment, capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, done.stdout + done.stderr
+    if why := SCHEMATHESIS.missing():
+        pytest.skip(why)
+    run(stand.router.url, stand.folder, may_refuse=REFUSE)

@@ -1,6 +1,4 @@
-"""A tokenizer made on the spot, in transformers' form: `python tinytokenizer.py FOLDER`. Each byte is a token, and each
-word of the letters a to z ends in a space.
-"""
+"""A tokenizer in transformers' form: `python tinytokenizer.py FOLDER`. Each byte is a token."""
 
 from __future__ import annotations
 
