@@ -43,7 +43,7 @@ def _list_of(items: dict[str, Any], most: int) -> dict[str, Any]:
     return {"type": "array", "items": items, "minItems": 1, "maxItems": most}
 
 
-_IDS = _list_of({"type": "integer"}, MAX_IDS)
+_IDS = {**_list_of({"type": "integer"}, MAX_IDS), "description": "They count in the 262,144 elements of a body."}
 Prompts = Annotated[
     Annotated[str, Meta(min_length=1)]
     | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)],

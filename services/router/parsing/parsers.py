@@ -63,8 +63,10 @@ def completion_parser(default_max_tokens: int) -> Parser:
             return _special_completion(json, fault, default_max_tokens)
         prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
         if not prompt:
-            fault = BadInput("prompt: at least one character was expected", "prompt")
-            return _special_completion(json, fault, default_max_tokens)
+            empty = BadInput("prompt: at least one character was expected", "prompt")
+            if isinstance(request.prompt, str):
+                raise empty
+            return _special_completion(json, empty, default_max_tokens)  # a server may take it
         special = None if NAMES.isdisjoint(json) else in_table(json)
         return _sampled(request, json, Format.COMPLETIONS, default_max_tokens, special, prompt=prompt)
 

@@ -12,7 +12,14 @@ from urllib.parse import quote_from_bytes
 
 from fastapi import FastAPI
 
-from services.contracts.documents import EITHER, PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
+from services.contracts.documents import (
+    EITHER,
+    PAGE_PARAMETERS,
+    DocumentDeleted,
+    DocumentList,
+    DocumentPut,
+    PutDocument,
+)
 from services.router.rag.prompt import BYTES_PER_TOKEN
 from services.router.request import InferenceRequest
 from services.router.serving.forwarding import forwarding

@@ -1,11 +1,11 @@
 """An OpenAI-compatible server whose answers say what it was sent: it stands for those behind Weir that can do more.
 
-    a chat                      `answer I`, for each of `n`
-    a chat with a picture       `a picture of N characters`
-    a chat with tools           a call of the first one, with the arguments RIVER
-    a chat with a JSON schema   WEIR as JSON
-    a completion                `answer to PROMPT`, for each prompt; token ids as a list
-    vectors                     for each input: its length, and 1 if it came as token ids
+a chat                      `answer I`, for each of `n`
+a chat with a picture       `a picture of N characters`
+a chat with tools           a call of the first one, with the arguments RIVER
+a chat with a JSON schema   WEIR as JSON
+a completion                `answer to PROMPT`, for each prompt; token ids as a list
+vectors                     for each input: its length, and 1 if it came as token ids
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = self.path == "/v1/models"
-        self._send(200 if known else 404, {"object": "list", "data": [{"id": MODEL, "object": "model"}]} if known else {})
+        self._send(
+            200 if known else 404, {"object": "list", "data": [{"id": MODEL, "object": "model"}]} if known else {}
+        )
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

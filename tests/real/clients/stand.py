@@ -35,9 +35,9 @@ class Running(NamedTuple):
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers' entries in /admin/state."""
-        found: list[dict[str, Any]] = json.loads(get(f"{self.router.metrics_url.removesuffix('/metrics')}/admin/state"))[
-            "workers"
-        ]
+        found: list[dict[str, Any]] = json.loads(
+            get(f"{self.router.metrics_url.removesuffix('/metrics')}/admin/state")
+        )["workers"]
         return found
 
     def until_nobody_is_served(self) -> None:
@@ -76,8 +76,8 @@ def in_environment(
     home = home_of(client, folder)
     home.mkdir(exist_ok=True)
     environment = {
-        "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(home), "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1",
-        "NO_COLOR": "1", "COLUMNS": "200", **dict(client.environment),
+        "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(home), "DO_NOT_TRACK": "1",
+        "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200", **dict(client.environment),
     }  # fmt: skip
     return subprocess.run(
         [*NICE, str(program), *words], cwd=home, env=environment, capture_output=True, text=True,

@@ -52,9 +52,7 @@ OPENAI = Client(
         "vectors_of_ids", "responses", "without_v1",
     ),
 )  # fmt: skip
-ANTHROPIC = Client(
-    "anthropic", ("anthropic==2.14.0",), "anthropic_client.py", ("models", "messages", "count_tokens")
-)
+ANTHROPIC = Client("anthropic", ("anthropic==2.14.0",), "anthropic_client.py", ("models", "messages", "count_tokens"))
 LITELLM = Client(
     "litellm",
     ("litellm==1.110.2",),

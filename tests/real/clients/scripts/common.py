@@ -1,6 +1,6 @@
 """What the scripts of all clients share: run the operations that were asked for, and print what each found, as JSON.
 
-    python SCRIPT.py '{"base_url": ..., "key": ..., "limited_key": ..., "own": MODEL, "other": MODEL, "operations": [...]}'
+    python SCRIPT.py '{"base_url": ..., "key": ..., "limited_key": ..., "own": ..., "other": ..., "operations": [...]}'
 
 `own` is a model of Weir's own workers, `other` that of an OpenAI-compatible server behind Weir. An operation that
 raises has found the exception.

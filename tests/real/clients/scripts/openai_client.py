@@ -124,9 +124,7 @@ OPERATIONS = {
     "chat": chat,
     "chat_async": chat_async,
     "chat_stream": chat_stream,
-    "completion": lambda given: whole(
-        client(given).completions.create(model=given.own, prompt=HELLO, max_tokens=8)
-    ),
+    "completion": lambda given: whole(client(given).completions.create(model=given.own, prompt=HELLO, max_tokens=8)),
     "half_left": half_left,
     "tools": tools,
     "tools_stream": tools_stream,
