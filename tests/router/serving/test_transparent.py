@@ -176,7 +176,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "a role of next year": {"messages": [{"role": "developer", "content": "x", "of_next_year": 1}]},
 }  # fmt: skip
 PROMPTS: dict[str, Any] = {
-    "a text": "one", "several": ["one", "two"], "an empty one": [""], "token ids": [1, 2, 3], "lists of token ids": [[1, 2], [3]],
+    "a text": "one", "several": ["one", "two"], "an empty one": [""], "token ids": [1, 2, 3],
+    "lists of token ids": [[1, 2], [3]],
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.paths import ROOT
 from loadtests.runs.matrix import environments
 from loadtests.runs.matrix.subjects import SUBJECTS
 from tests.real.clients import table as clients
@@ -39,6 +40,12 @@ def test_every_package_of_a_client_has_an_exact_version_and_hashes_and_its_own_s
     assert environments.versions(client.name, clients.PLACE) == pins[0] == client.requires[0]
     unhashed = clients.PLACE.pins / f"{client.name}.unhashed.txt"
     assert (unhashed.read_text().split() if unhashed.exists() else []) == list(client.unhashed)
+
+
+def test_the_page_of_the_clients_names_the_versions_that_are_run() -> None:
+    page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8").lower()
+    for name, version in (pin.split("==") for client in clients.CLIENTS for pin in client.requires):
+        assert re.search(rf"{name}`? (\| )?{re.escape(version)}", page), (name, version)
 
 
 def test_a_client_that_is_not_installed_names_the_command_that_installs_it(
