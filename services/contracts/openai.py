@@ -39,8 +39,8 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenIds = Annotated[list[int], Meta(min_length=1, max_length=MAX_IDS)]
 
 
-def _list_of(items: dict[str, Any], most: int) -> dict[str, Any]:
-    return {"type": "array", "items": items, "minItems": 1, "maxItems": most}
+def _list_of(items: dict[str, Any], max_items: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1, "maxItems": max_items}
 
 
 _IDS = {**_list_of({"type": "integer"}, MAX_IDS), "description": "They count in the 262,144 elements of a body."}
