@@ -75,7 +75,10 @@ def hot_routes(pipeline: Pipeline) -> Routes:
 def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
     """Add every public route. The hot ones are only described here; the service answers them before the application."""
     add_native(api, hot, _described(pipeline.settings.max_deadline_ms))
-    description = describe("Vectors for texts, by the retrieval service's embedder.", request=EmbeddingsRequest)
+    description = describe(
+        "Vectors, from a server that serves the model, else by the retrieval service's embedder.",
+        request=EmbeddingsRequest,
+    )
     add_native(api, {("POST", "/v1/embeddings"): partial(embed, pipeline)}, {"/v1/embeddings": description})
     add_documents(api, pipeline)
 
