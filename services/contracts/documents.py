@@ -33,6 +33,29 @@ PAGE_PARAMETERS: tuple[dict[str, Any], ...] = (
 )
 
 
+# What the OpenAPI document says of PutDocument beyond its fields.
+EITHER: tuple[dict[str, Any], ...] = (
+    {
+        "title": "A text.",
+        "required": ["text"],
+        "properties": {
+            "text": {"type": "string"},
+            "content": {"type": "null"},
+            "media_type": {"enum": [None, "text/plain", "text/markdown", "text/x-rst", "text/html"]},
+        },
+    },
+    {
+        "title": "A file in base64.",
+        "required": ["content", "media_type"],
+        "properties": {
+            "text": {"type": "null"},
+            "content": {"type": "string", "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
+            "media_type": {"type": "string"},
+        },
+    },
+)
+
+
 class PutDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Either `text`, plain unless `media_type` is set, or `content` in base64 with its `media_type`."""
 

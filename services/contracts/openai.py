@@ -14,6 +14,8 @@ from msgspec import Meta
 
 from services.contracts.generate import LONGEST_TOKENS
 
+EXACT = "x-exact"
+"""In a schema: what the API's description says instead, where a wire type cannot (`runtime/api.py`)."""
 MAX_MESSAGES = 8192
 MAX_CHOICES = 128
 """OpenAI's bound of `n`."""
@@ -26,9 +28,41 @@ MAX_TEXTS, MAX_TEXT_CHARS = 256, 32_768
 
 MaxTokens = Annotated[int, Meta(ge=1, le=LONGEST_TOKENS)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
-TenantName = Annotated[str, Meta(min_length=1, max_length=128)]
+TenantName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=128,
+        extra_json_schema={EXACT: {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"}},
+    ),
+]
+"""Described as lab mode reads it; elsewhere it is ignored."""
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenIds = Annotated[list[int], Meta(min_length=1, max_length=MAX_IDS)]
+
+
+def _list_of(items: dict[str, Any], max_items: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1, "maxItems": max_items}
+
+
+_IDS = {**_list_of({"type": "integer"}, MAX_IDS), "description": "They count in the 262,144 elements of a body."}
+Prompts = Annotated[
+    Annotated[str, Meta(min_length=1)]
+    | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)],
+    Meta(
+        extra_json_schema={
+            EXACT: {
+                "anyOf": [
+                    {"type": "string", "minLength": 1}, _list_of({"type": "string"}, MAX_PROMPTS), _IDS,
+                    _list_of(_IDS, MAX_PROMPTS),
+                ]
+            }
+        }
+    ),
+]  # fmt: skip
+"""A text, token ids, or a list of either. msgspec takes one list in a union, so the parser checks what the description
+says: nothing is mixed, and each kind has its bound.
+"""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -83,14 +117,16 @@ class ChatRequest(Sampling, frozen=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
+WITHOUT_ECHO = {
+    EXACT: {"type": "integer", "minimum": 1, "maximum": LONGEST_TOKENS, "description": "With `echo` also 0."}
+}
+
+
 class CompletionRequest(Sampling, frozen=True, kw_only=True):
     """POST /v1/completions. `prompt` is a text, token ids, or a list of either. `max_tokens` is 0 only with `echo`."""
 
-    prompt: (
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
-    )
-    max_tokens: Annotated[int, Meta(ge=0, le=LONGEST_TOKENS)] | None = None
+    prompt: Prompts
+    max_tokens: Annotated[int, Meta(ge=0, le=LONGEST_TOKENS, extra_json_schema=WITHOUT_ECHO)] | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,10 +134,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
     at most 32,768 characters; an OpenAI-compatible server may take more of them, longer ones, and token ids.
     """
 
-    input: (
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=MAX_IDS)]
-    )
+    input: Prompts
     model: ModelName | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65_536)] | None = None

@@ -20,7 +20,7 @@ from services.router.operating.policy import Switches
 from services.router.operating.production import Deployment, current_slots, warn_of_dangers
 from services.router.operating.reloading import Reloading
 from services.router.rag.retrieval import RetrievalClient, RetrievalWatch
-from services.router.routes.api import add_routes, hot_routes
+from services.router.routes.api import INSTEAD, add_routes, hot_routes
 from services.router.routes.examples import EXAMPLES
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
@@ -105,7 +105,7 @@ def build(
     if lab:
         more["POST", POLICY] = switching(switches)
     console = console_routes(pipeline, log, lab=lab, key=None if lab else admin_key, more=more)
-    hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, examples=EXAMPLES)
+    hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, examples=EXAMPLES, instead=INSTEAD)
     add_health(api, "router", ready, drain)
     add_routes(api, pipeline, hot)
     apart = api if lab else new_api("Weir console", "The operator's console.")  # on the metrics listener

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from inspect import cleandoc
 from typing import Annotated, Any, TypeVar
@@ -24,6 +25,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, compile_path
 
+from services.contracts.openai import EXACT
 from services.contracts.problem import Problem
 from services.core.outcome import Outcome
 from services.runtime.asgi import EXCHANGE, ClientLeft
@@ -37,6 +39,12 @@ JSON = "application/json"
 SCHEMAS = "#/components/schemas/"
 PRINTABLE = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": r"^[^\u0000-\u001f\u007f-\u009f\ufffd]+$"}
 """The schema of an id in a path: at most 1,024 bytes of UTF-8 without control characters."""
+EVENT = {
+    "type": "object",
+    "description": "Each event of the stream. Comments may stand between events.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 ASSETS = {  # files of the two pages, with their content types
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
@@ -148,11 +156,14 @@ def json_answer(value: object, *, status: int = 200, media_type: str = JSON) -> 
     return Response(msgspec.json.encode(value), status, media_type=media_type)
 
 
-def new_api(title: str, description: str, *, examples: Iterable[object] = ()) -> FastAPI:
+def new_api(
+    title: str, description: str, *, examples: Iterable[object] = (), instead: Mapping[str, str] | None = None
+) -> FastAPI:
     """An application with this project's errors and pages.
 
     `examples` holds one instance of each wire type that the routes name, or the type itself where an example says
-    little.
+    little. `instead` maps the first two parts of a path that has no route, or the first, to a sentence for its 404:
+    what to use instead.
     """
     api = FastAPI(
         title=title,
@@ -165,7 +176,7 @@ def new_api(title: str, description: str, *, examples: Iterable[object] = ()) ->
     )
     api.router.redirect_slashes = False
     api.add_exception_handler(WeirError, _problem_of)
-    api.add_exception_handler(HTTPException, _http_problem_of)
+    api.add_exception_handler(HTTPException, partial(_http_problem_of, instead=instead or {}))
     api.add_exception_handler(Exception, _internal_problem_of)
     _add_pages(api, [*examples, _problem_example(Outcome.YIELD)])
     return api
@@ -195,7 +206,7 @@ def describe(
     if reply is not None:
         answer["content"] = {JSON: {"schema": _ref(reply)}}
     if streams:
-        answer["content"] = {**answer.get("content", {}), "text/event-stream": {"schema": {"type": "string"}}}
+        answer["content"] = {**answer.get("content", {}), "text/event-stream": {"schema": EVENT}}
     return {
         "summary": summary,
         "response_model": None,
@@ -249,7 +260,7 @@ async def _problem_of(request: Request, error: Exception) -> Response:
     return Response(body, status, {name.decode(): value.decode("latin-1") for name, value in headers}, JSON)
 
 
-async def _http_problem_of(request: Request, error: Exception) -> Response:
+async def _http_problem_of(request: Request, error: Exception, instead: Mapping[str, str]) -> Response:
     """Errors of the framework: 404 for an unknown path, 405 with Allow for another method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
@@ -257,10 +268,18 @@ async def _http_problem_of(request: Request, error: Exception) -> Response:
         wrong = BadInput(f"{request.method} is not allowed here; use {allowed}", status=405, code="method_not_allowed")
         wrong.headers = [(b"allow", allowed.encode("ascii"))]
     elif error.status_code == 404:
-        wrong = BadInput(f"there is nothing at {request.scope['path'][:200]}", status=404, code="not_found")
+        path = request.scope["path"]
+        nothing = "; ".join((f"there is nothing at {path[:200]}", *_instead_of(path, instead)))
+        wrong = BadInput(nothing, status=404, code="not_found")
     else:
         wrong = BadInput(str(error.detail), status=error.status_code)
     return await _problem_of(request, wrong)
+
+
+def _instead_of(path: str, instead: Mapping[str, str]) -> list[str]:
+    parts = path.split("/", 3)
+    found = instead.get("/".join(parts[:3])) or instead.get("/".join(parts[:2]))
+    return [found] if found else []
 
 
 def _methods_at(request: Request) -> set[str]:
@@ -328,7 +347,8 @@ def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
             del operation["responses"]["422"]  # FastAPI's own, for path parameters; a string is always valid
     shown = [example for example in examples if not isinstance(example, type)]
     types = [example if isinstance(example, type) else type(example) for example in examples]
-    _, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    schemas = {name: _exact(schema) for name, schema in components.items()}
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = cleandoc(schema["description"])
@@ -339,6 +359,13 @@ def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
         "components": {"schemas": schemas, "securitySchemes": {"key": bearer}},
         "security": [{}, {"key": []}],
     }
+
+
+def _exact(schema: Any) -> Any:
+    """The schema with each part that has `EXACT` replaced by it."""
+    if isinstance(schema, dict):
+        return schema[EXACT] if EXACT in schema else {key: _exact(value) for key, value in schema.items()}
+    return [_exact(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def _page(html: bytes) -> Callable[[], Any]:

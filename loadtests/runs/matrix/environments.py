@@ -1,8 +1,9 @@
 """A virtual environment for each program of others that pip can install: gateways in `.venv/peers/` (ignored by git).
 
-`pins/NAME.txt` lists its packages. An environment is made once, and again when its pins change. If pip fails, the
-program is left out, and the end of pip's error is reported. Inference servers (`tests/real/engines`) have a place of
-their own.
+`pins/NAME.txt` lists its packages, with hashes or without. Where one of them has another build in each index, as torch
+has, `pins/NAME.unhashed.txt` lists it. An environment is made once, and again when its pins change. If pip fails, the
+program is left out, and the end of pip's error is reported. Inference servers (`tests/real/engines`) and clients
+(`tests/real/clients`) have places of their own.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def program(name: str, command: str = "", place: Place = GATEWAYS) -> Callable[[
 
 def versions(name: str, place: Place = GATEWAYS) -> str:
     """The first pin, which is the program itself."""
-    return _pins(place, name)[0]
+    return _pins(place, name)[0].rstrip(" \\")
 
 
 def make(name: str, say: Say, place: Place = GATEWAYS) -> bool:
@@ -57,10 +58,8 @@ def make(name: str, say: Say, place: Place = GATEWAYS) -> bool:
     say(f"Installing {versions(name, place)} into {folder} (minutes, once)")
     shutil.rmtree(folder, ignore_errors=True)
     install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    steps = [
-        [sys.executable, "-m", "venv", str(folder)],
-        [*install, "--no-input", "--no-deps", "-r", str(place.pins / f"{name}.txt")],
-    ]
+    installs = [[*install, "--no-input", "--no-deps", "-r", str(pins)] for pins in _files(place, name)]
+    steps = [[sys.executable, "-m", "venv", str(folder)], *installs]
     for step in steps:
         if failed := _run(step, place.within_s):
             say(f"{name} is left out: {failed}")
@@ -79,11 +78,15 @@ def _run(step: list[str], within_s: float = INSTALL_WITHIN_S) -> str:
     return "" if done.returncode == 0 else (errors[-1] if errors else done.stderr)[-LAST_WORDS:].strip()
 
 
+def _files(place: Place, name: str) -> list[Path]:
+    """What pip installs, a file at a time: it wants a hash for each package of a file, or for none."""
+    unhashed = place.pins / f"{name}.unhashed.txt"
+    return [place.pins / f"{name}.txt", *([unhashed] if unhashed.exists() else [])]
+
+
 def _pins(place: Place, name: str) -> list[str]:
-    lines = (
-        line.split("#")[0].strip() for line in (place.pins / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    )
-    return [line for line in lines if line]
+    lines = "\n".join(file.read_text(encoding="utf-8") for file in _files(place, name)).splitlines()
+    return [pin for line in lines if (pin := line.split("#")[0].strip())]
 
 
 def _wanted(place: Place, name: str) -> str:

@@ -15,7 +15,7 @@ from services.runtime.errors import BadInput
 Header = tuple[bytes, bytes]
 Reader = Callable[[bytes], float | None]
 
-_NUMBER = re.compile(rb"[0-9]{1,15}(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,2})?")
+_NUMBER = re.compile(rb"[0-9]{1,15}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?")  # any float as a client prints it
 _GO_PART = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|us|µs|ns|s|m|h)"
 _GO_PARTS = re.compile(_GO_PART)
 _GO_DURATION = re.compile(f"(?:{_GO_PART}){{1,8}}")

@@ -57,7 +57,10 @@ def parse_completion(body: bytes) -> ParsedRequest:
         return _special_completion(json, fault)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
     if not prompt:
-        raise BadInput("prompt: at least one character was expected", "prompt")
+        empty = BadInput("prompt: at least one character was expected", "prompt")
+        if isinstance(request.prompt, str):
+            raise empty
+        return _special_completion(json, empty)  # a server may take it
     special = None if NAMES.isdisjoint(json) else in_table(json)
     return _sampled(request, json, Format.COMPLETIONS, special, prompt=prompt)
 

@@ -20,7 +20,7 @@ from services.contracts.openai import (
 from services.router.parsing.parsers import Parser, parse_ask, parse_chat, parse_completion
 from services.router.routes.documents import add_documents
 from services.router.routes.embeddings import embed
-from services.router.routes.examples import HEADERS
+from services.router.routes.examples import headers_of
 from services.router.serving.pipeline import Pipeline
 from services.runtime.api import Call, add_native, describe, json_answer
 from services.runtime.clock import unix_seconds
@@ -28,30 +28,35 @@ from services.runtime.errors import BadInput, NoSuchModel
 from services.runtime.http import Handler
 
 MODEL = "/v1/models/{id:rest}"
-Routes = Mapping[tuple[str, str], Handler]
-HOT = {
-    "/ask": describe(
-        "Answer a question from the tenant's documents.",
-        request=AskRequest,
-        reply=AskReply,
-        parameters=HEADERS,
-        streams=True,
-    ),
-    "/v1/chat/completions": describe(
-        "OpenAI chat completions, plain or streamed.",
-        request=ChatRequest,
-        reply=ChatCompletion,
-        parameters=HEADERS,
-        streams=True,
-    ),
-    "/v1/completions": describe(
-        "OpenAI text completions, plain or streamed.",
-        request=CompletionRequest,
-        reply=TextCompletion,
-        parameters=HEADERS,
-        streams=True,
-    ),
+_NO_V1 = "the base_url of an OpenAI client ends in /v1 here"
+INSTEAD = {
+    "/v1": "the routes of OpenAI's API here are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models",
+    "/v1/responses": "OpenAI's Responses API is not served: use POST /v1/chat/completions (in openai: "
+    "client.chat.completions; in langchain-openai: use_responses_api=False)",
+    "/v1/messages": "Anthropic's API is not served: use POST /v1/chat/completions with an OpenAI client",
+    "/v1/v1": "the base_url of this client ends before /v1",
+    "/chat/completions": _NO_V1,
+    "/completions": _NO_V1,
+    "/embeddings": _NO_V1,
+    "/models": _NO_V1,
+    "/responses": _NO_V1,
 }
+"""What the 404 of a path says that clients of the field ask for (`new_api`)."""
+Routes = Mapping[tuple[str, str], Handler]
+
+
+def _described(max_deadline_ms: float) -> dict[str, dict[str, Any]]:
+    """The descriptions of the hot routes."""
+    hot = (
+        ("/ask", "Answer a question from the tenant's documents.", AskRequest, AskReply),
+        ("/v1/chat/completions", "OpenAI chat completions, plain or streamed.", ChatRequest, ChatCompletion),
+        ("/v1/completions", "OpenAI text completions, plain or streamed.", CompletionRequest, TextCompletion),
+    )
+    parameters = headers_of(max_deadline_ms)
+    return {
+        path: describe(summary, request=request, reply=reply, parameters=parameters, streams=True)
+        for path, summary, request, reply in hot
+    }
 
 
 PARSERS: dict[str, Parser] = {
@@ -70,8 +75,11 @@ def hot_routes(pipeline: Pipeline) -> Routes:
 
 def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
     """Add every public route. The hot ones are only described here; the service answers them before the application."""
-    add_native(api, hot, HOT)
-    description = describe("Vectors for texts, by the retrieval service's embedder.", request=EmbeddingsRequest)
+    add_native(api, hot, _described(pipeline.settings.max_deadline_ms))
+    description = describe(
+        "Vectors, from a server that serves the model, else by the retrieval service's embedder.",
+        request=EmbeddingsRequest,
+    )
     add_native(api, {("POST", "/v1/embeddings"): partial(embed, pipeline)}, {"/v1/embeddings": description})
     add_documents(api, pipeline)
 

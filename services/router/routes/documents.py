@@ -12,13 +12,20 @@ from urllib.parse import quote_from_bytes
 
 from fastapi import FastAPI
 
-from services.contracts.documents import PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
+from services.contracts.documents import (
+    EITHER,
+    PAGE_PARAMETERS,
+    DocumentDeleted,
+    DocumentList,
+    DocumentPut,
+    PutDocument,
+)
 from services.router.rag.prompt import BYTES_PER_TOKEN
 from services.router.request import InferenceRequest
 from services.router.serving.forwarding import forwarding
 from services.router.serving.pipeline import Pipeline
 from services.router.serving.timing import headers
-from services.runtime.api import add_native, describe
+from services.runtime.api import JSON, add_native, describe
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
@@ -31,6 +38,8 @@ def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
 
     put = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
     put["responses"][201] = put["responses"][200]
+    body = put["openapi_extra"]["requestBody"]["content"][JSON]
+    body["schema"] = {"allOf": [body["schema"], {"oneOf": EITHER}]}
     paged = describe("The tenant's documents, by id, in pages.", reply=DocumentList, parameters=PAGE_PARAMETERS)
     for method, path, description in (
         ("GET", "/documents", paged),

@@ -54,12 +54,18 @@ def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, An
     return {"name": name, "in": "header", "description": description, "schema": schema}
 
 
-_MS, _TEXT = {"type": "number", "exclusiveMinimum": 0}, {"type": "string"}
-HEADERS = (
-    _header("X-Weir-Deadline-Ms", "Deadline of the whole answer, in milliseconds.", _MS),
-    _header("X-Weir-TTFT-Ms", "Deadline of the first token of a stream, in milliseconds.", _MS),
-    _header("Prefer", "`wait=SECONDS` (RFC 7240): the longest time in the queue; 0: a slot now or a rejection.", _TEXT),
-    _header("X-Weir-Class", "The priority class.", _TEXT),
-    _header("X-Request-Id", "The client's own id of the request, 1 to 128 of A-Z a-z 0-9 . _ : -", _TEXT),
-)
-"""Those that the hot routes read. docs/api/README.md names the headers of other gateways that mean the same."""
+_TEXT = {"type": "string"}
+
+
+def headers_of(max_deadline_ms: float) -> tuple[dict[str, Any], ...]:
+    """Those that the hot routes read. docs/api/README.md names the headers of other gateways that mean the same."""
+    ms = {"type": "number", "exclusiveMinimum": 0, "maximum": max_deadline_ms}
+    return (
+        _header("X-Weir-Deadline-Ms", "Deadline of the whole answer, in milliseconds.", ms),
+        _header("X-Weir-TTFT-Ms", "Deadline of the first token of a stream, in milliseconds.", ms),
+        _header(
+            "Prefer", "`wait=SECONDS` (RFC 7240): the longest time in the queue; 0: a slot now or a rejection.", _TEXT
+        ),
+        _header("X-Weir-Class", "The priority class.", _TEXT),
+        _header("X-Request-Id", "The client's own id of the request, 1 to 128 of A-Z a-z 0-9 . _ : -", _TEXT),
+    )

@@ -78,6 +78,8 @@ async def others() -> str:
         await say("the description for people", get("/docs"), page=True)
         await say("the front page", get("/"), page=True)
         await say("nothing", get("/nothing"))
+        for path in ("/v1/responses", "/v1/messages/count_tokens", "/v1/audio/speech", "/v1/v1/models", "/completions"):
+            await say(f"what others serve: {path}", post(path, {}))
         await say("the wrong method", get("/ask"))
         await say("the wrong method for several", request("PATCH", "/documents/a"))
         for method in ("HEAD", "OPTIONS", "TRACE"):

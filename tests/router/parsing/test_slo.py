@@ -33,6 +33,9 @@ DEADLINES = [
     (b"x-weir-deadline-ms", b"000250", 250.0),
     (b"x-weir-deadline-ms", b"120000", 120_000.0),
     (b"x-weir-deadline-ms", b"1e-99", 1e-99),
+    (b"x-weir-deadline-ms", b"333.3333333333333", 1000 / 3),  # what is left of a second, as Python prints it
+    (b"x-weir-deadline-ms", b"0.1000000000000000055", 0.1),
+    (b"x-weir-deadline-ms", b"5e-324", 5e-324),
     (b"x-llm-d-inference-ttl", b"2s", 2000.0),
     (b"x-llm-d-inference-ttl", b"1m1.5s", 61_500.0),
     (b"x-llm-d-inference-ttl", "500µs".encode(), 0.5),
@@ -50,7 +53,7 @@ NO_DEADLINES = [
     b"1e999", b"120000.001", b"120001", b"1_0", "١٢".encode(), "５".encode(), b"true", b"null", b'"5"', b"'5'",
     b"5ms", b"5 s", b"5,6", b"5;6", b"0x10", b"1e", b"e3", b".5", b"5.", b"1.2.3", b"5 5", b"5\x00", b"\x005",
     b"5\r\nX: y", b"\xff", b"\xc2\xb2", b"2026-01-01T00:00:00Z", b"1767225600000", b"9" * 400,
-    b"0" * 16 + b"5", b"5" + b"0" * 4000,
+    b"0" * 16 + b"5", b"5" + b"0" * 4000, b"1e-999", b"1e-0001", b"1." + b"3" * 21,
 ]  # fmt: skip
 NO_DURATIONS = [
     (b"x-llm-d-inference-ttl", b"2"),

@@ -50,6 +50,36 @@ def test_the_front_page_leads_to_the_description() -> None:
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/responses", "use POST /v1/chat/completions"),
+        ("/v1/responses/resp-1/cancel", "use POST /v1/chat/completions"),
+        ("/v1/messages", "use POST /v1/chat/completions"),
+        ("/v1/messages/count_tokens", "use POST /v1/chat/completions"),
+        ("/v1/audio/speech", "/v1/embeddings and /v1/models"),
+        ("/v1/v1/messages", "ends before /v1"),
+        ("/chat/completions", "ends in /v1"),
+        ("/models", "ends in /v1"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_what_other_clients_ask_for_is_not_found_and_the_answer_says_what_to_use(
+    path: str, words: str, method: str
+) -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            told = await stand.client.request(method, path)
+            assert told.status_code == 404
+            error = told.json()["error"]
+            assert error["code"] == "not_found"
+            assert words in error["message"]
+            plain = (await stand.client.request(method, "/nothing/v1/responses")).json()["error"]["message"]
+            assert plain == "there is nothing at /nothing/v1/responses"
+
+    run(main)
+
+
 def test_health_names_workers_in_lab_mode_and_counts_them_with_tenants(tmp_path: Path) -> None:
     file = tmp_path / "tenants.yaml"
     file.write_text(yaml.safe_dump({"tenants": [{"id": "acme", "keys": [new_key()[1]]}]}))

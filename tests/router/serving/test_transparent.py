@@ -176,7 +176,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "a role of next year": {"messages": [{"role": "developer", "content": "x", "of_next_year": 1}]},
 }  # fmt: skip
 PROMPTS: dict[str, Any] = {
-    "a text": "one", "several": ["one", "two"], "token ids": [1, 2, 3], "lists of token ids": [[1, 2], [3]],
+    "a text": "one", "several": ["one", "two"], "an empty one": [""], "token ids": [1, 2, 3],
+    "lists of token ids": [[1, 2], [3]],
 }  # fmt: skip
 
 
@@ -236,6 +237,17 @@ def test_with_max_tokens_of_zero_a_prompt_comes_back_alone(tmp_path: Path) -> No
             assert (response.status_code, server.sent["max_tokens"]) == (200, 0)
             refused = await stand.post(TEXT, {"prompt": "one", "max_tokens": 0})
             assert (refused.status_code, error_of(refused)["param"]) == (400, "max_tokens")
+
+    run(main)
+
+
+def test_a_weir_worker_is_sent_no_empty_prompt() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            for prompt in ("", [""]):
+                refused = await stand.post(TEXT, {"prompt": prompt})
+                assert (refused.status_code, error_of(refused)["param"]) == (400, "prompt")
+                assert "at least one character" in error_of(refused)["message"]
 
     run(main)
 
