@@ -174,13 +174,16 @@ class Prober:
 
         One missed probe keeps new requests away. A second in a row, or a refused connection, means that the worker is
         dead: the requests that it has not begun to answer fail at once and are retried while there is time. A probe
-        that this router cannot send, for lack of a descriptor or connection, does not count.
+        that this router cannot send, for lack of a descriptor or connection, does not count. Nor does one missed by a
+        worker that holds requests and answers nothing else meanwhile.
         """
+        held = worker.inflight
         try:
             async with awake_for(PROBE_TIMEOUT_S):
                 seen = await worker.upstream.probe()
         except TimeoutError:
-            self._missed(worker)
+            if worker.spec.answers_when_busy or not (held or worker.inflight):
+                self._missed(worker)
         except PoolFull as error:  # no connection left here: the worker was not probed
             self.lacking(error)
         except Exception as error:  # whatever it is, the next probe must come

@@ -34,6 +34,8 @@ class WorkerSpec(BaseModel):
     allow: list[str] = []
     cache_salt: bool = False
     metrics: bool = True
+    answers_when_busy: bool = True
+    """Whether it answers probes while it works on requests."""
 
     @field_validator("allow")
     @classmethod
@@ -66,6 +68,8 @@ class WorkerSpec(BaseModel):
             raise ValueError("kind weir receives no additional client fields: leave `allow` and `cache_salt` out")
         if self.kind == "weir" and not self.metrics:
             raise ValueError("kind weir announces what it can take: leave `metrics` out")
+        if self.kind == "weir" and not self.answers_when_busy:
+            raise ValueError("kind weir answers probes at any time: leave `answers_when_busy` out")
         if self.slots == "auto" and self.lookahead:
             raise ValueError(
                 "slots: auto learns how much to send, the server's own queue included: leave `lookahead` out"

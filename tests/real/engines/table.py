@@ -44,6 +44,8 @@ class Engine(NamedTuple):
     reports: bool = False
     """Whether it has a metrics page that Weir reads."""
     usage_in_streams: bool = True
+    entry_more: str = ""
+    """More of its entry in the worker list."""
     stops_whole: bool = False
     """Whether it stops a plain answer whose client has left; streams all do."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -57,7 +59,8 @@ class Engine(NamedTuple):
 
     def entry(self, port: int) -> str:
         """Its line in the worker list."""
-        return f'  - {{name: {self.name}, kind: openai, url: "http://127.0.0.1:{port}/v1", slots: {self.slots}}}\n'
+        where = f'name: {self.name}, kind: openai, url: "http://127.0.0.1:{port}/v1", slots: {self.slots}'
+        return f"  - {{{where}{self.entry_more}}}\n"
 
 
 OFFLINE = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("DO_NOT_TRACK", "1"))
@@ -75,6 +78,7 @@ LLAMACPP = Engine(
     bad=Bad({"top_k": "many"}, engine=500, client=400),
     health="/v1/models",
     usage_in_streams=False,
+    entry_more=", answers_when_busy: false",
 )  # fmt: skip
 
 TRANSFORMERS = Engine(

@@ -116,6 +116,22 @@ def test_one_missed_probe_keeps_new_requests_away_and_the_second_gives_up_what_i
     watching(scenario, "a", "b")
 
 
+def test_a_server_that_answers_nothing_while_it_works_is_missed_only_when_it_is_idle() -> None:
+    """llama-cpp-python computes a plain answer in one call, and answers no probe until it has ended."""
+
+    async def scenario(watch: Watch) -> None:
+        worker = watch.worker("a")
+        worker.spec = worker.spec.model_copy(update={"answers_when_busy": False})
+        worker.inflight = 1
+        watch.hangs("a")
+        await asyncio.sleep(20)
+        assert watch.up() == ["a", "b"]
+        worker.inflight = 0
+        await until(lambda: watch.upstream("a").gave_up)
+
+    watching(scenario, "a", "b")
+
+
 def test_a_second_for_which_the_router_itself_stood_still_is_no_silence_of_a_workers() -> None:
     async def slow_after_a_stall() -> Probe:
         for _ in range(3):

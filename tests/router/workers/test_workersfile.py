@@ -62,6 +62,10 @@ FAULTS = {
     "a length to be allowed": (f"{OPENAI}, slots: 1, allow: [n_predict]", "'n_predict'.*not a withheld field"),
     "an allowance for a Weir worker": ("name: a, kind: weir, url: 'http://x', allow: [priority]", "leave `allow`"),
     "a salt for a Weir worker": ("name: a, kind: weir, url: 'http://x', cache_salt: true", "leave `allow`"),
+    "a silent Weir worker": (
+        "name: a, kind: weir, url: 'http://x', answers_when_busy: false",
+        "leave `answers_",
+    ),
     "a name with a space": ("name: a b, kind: weir, url: 'http://x'", "NAME"),
 }
 
@@ -105,9 +109,9 @@ def test_what_a_server_may_get_and_whether_it_is_given_salts_stand_in_its_entry(
     one, other = read(
         written(
             tmp_path,
-            f"{OPENAI}, slots: 1, allow: [priority, service_tier], cache_salt: true",
+            f"{OPENAI}, slots: 1, allow: [priority, service_tier], cache_salt: true, answers_when_busy: false",
             "name: b, kind: openai, url: 'http://y/v1', slots: 1",
         )
     )
-    assert (one.allow, one.cache_salt) == (["priority", "service_tier"], True)
-    assert (other.allow, other.cache_salt) == ([], False)
+    assert (one.allow, one.cache_salt, one.answers_when_busy) == (["priority", "service_tier"], True, False)
+    assert (other.allow, other.cache_salt, other.answers_when_busy) == ([], False, True)
