@@ -55,9 +55,8 @@ async def ask(client: httpx2.AsyncClient, at: float, deadline_s: float) -> Ask:
             asyncio.timeout_at(at + deadline_s),
             client.stream("POST", "/completions", json=body, headers=headers, timeout=None) as answer,
         ):
-            whole = False
-            async for line in answer.aiter_lines():
-                whole = whole or line.strip() == "data: [DONE]"
+            events = [line async for line in answer.aiter_lines() if line.startswith("data:")]
+            whole = bool(events) and not any('"error"' in event for event in events)
             refused = answer.status_code in (429, 503, 504)
             return Ask(time.monotonic() - at, answer.status_code == 200 and whole, refused)
     except (TimeoutError, httpx2.HTTPError):
