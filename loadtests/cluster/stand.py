@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from loadtests.cluster.processes import Process, free_ports, python, until_ready
+from loadtests.cluster.processes import Process, free_ports, get, python, until_ready
 from loadtests.paths import ROOT
 
 HOST = "127.0.0.1"
@@ -62,6 +64,11 @@ class Server:
     process: Process
     url: str
     metrics_url: str = ""
+
+    def state(self) -> dict[str, Any]:
+        """A router's /admin/state."""
+        found: dict[str, Any] = json.loads(get(f"{self.metrics_url.removesuffix('/metrics')}/admin/state"))
+        return found
 
 
 @dataclass

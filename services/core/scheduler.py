@@ -336,7 +336,7 @@ class Scheduler:
     def _start(self, now: float, request: Request, pool_stats: PoolStats, prompt: int) -> None:
         estimator, flow = pool_stats.estimator, request.flow
         tenant_stats = flow.stats
-        granted, asked = request.granted_tokens, request.max_tokens
+        granted, asked = request.granted_tokens, request.max_tokens  # `planned_tokens`, without a frame for each start
         answer = tenant_stats.lengths.expected(granted if granted < asked else asked)
         estimator.start(now, request, estimator.prefill_backlog_s() + estimator.service_s(prompt, answer))
         estimator.begin_prefill(request, prompt if self.settings.unread_prompts_delay else 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +66,18 @@ def make(name: str, say: Say, place: Place = GATEWAYS) -> bool:
             return False
     (folder / STAMP).write_text(_wanted(place, name), encoding="utf-8")
     return True
+
+
+def make_named(names: Sequence[str], known: Mapping[str, str], place: Place) -> int:
+    """Make the environments of these programs; of all `known` without a name. `known`: name -> name of its pins.
+
+    Returns the exit status: 2 for an unknown name, 1 if one could not be made; the others are.
+    """
+    if unknown := [name for name in names if name not in known]:
+        print(f"there is no {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    made = [make(known[name], print, place) for name in names or known]
+    return 0 if all(made) else 1
 
 
 def _run(step: list[str], within_s: float = INSTALL_WITHIN_S) -> str:

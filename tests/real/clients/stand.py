@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadtests.cluster.processes import free_ports, get, until_ready
+from loadtests.cluster.processes import free_ports, until_ready
 from loadtests.cluster.stand import NO_RETRIEVAL, Server, key_of, service, tenants_yaml
 from tests.real.clients.recorder import MODEL as OTHER
 from tests.real.clients.table import HERE, Client
@@ -35,9 +35,7 @@ class Running(NamedTuple):
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers' entries in /admin/state."""
-        found: list[dict[str, Any]] = json.loads(
-            get(f"{self.router.metrics_url.removesuffix('/metrics')}/admin/state")
-        )["workers"]
+        found: list[dict[str, Any]] = self.router.state()["workers"]
         return found
 
     def until_nobody_is_served(self) -> None:

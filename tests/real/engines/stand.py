@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import psutil
 
-from loadtests.cluster.processes import Process, family, free_ports, get, until_ready
+from loadtests.cluster.processes import Process, family, free_ports, until_ready
 from loadtests.cluster.stand import NO_RETRIEVAL, Server, key_of, service, tenants_yaml
 from loadtests.paths import ROOT
 from tests.real.engines.table import MODEL, Engine
@@ -114,8 +114,7 @@ class RouterStand:
 
     def worker(self) -> dict[str, Any]:
         """The worker's entry in /admin/state."""
-        url = self.server.metrics_url.removesuffix("/metrics")
-        found: dict[str, Any] = json.loads(get(f"{url}/admin/state"))["workers"][0]
+        found: dict[str, Any] = self.server.state()["workers"][0]
         return found
 
     async def healthy(self) -> None:
