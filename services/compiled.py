@@ -34,11 +34,12 @@ HOT_PATH = (
     "router/workers/pace.py", "router/workers/worker.py",
     "router/telemetry/journal.py", "router/telemetry/metrics.py", "router/telemetry/spans.py",
     "router/tenancy/rates.py", "router/tenancy/tenants.py",
-    "router/upstreams/openai.py", "router/upstreams/openaistream.py", "router/upstreams/weir.py",
-    "runtime/arrival.py", "runtime/budget.py", "runtime/client_stream.py", "runtime/connection.py",
-    "runtime/framing.py", "runtime/guard.py", "runtime/http.py", "runtime/keepalive.py", "runtime/log.py",
-    "runtime/service.py", "runtime/shared.py", "runtime/strictjson.py", "runtime/upstream_connection.py",
-    "runtime/write_coalescer.py",
+    "router/upstreams/openai.py", "router/upstreams/openaianswer.py", "router/upstreams/openaistream.py",
+    "router/upstreams/weir.py",
+    "runtime/arrival.py", "runtime/budget.py", "runtime/client_stream.py", "runtime/connection.py", "runtime/cut.py",
+    "runtime/errors.py", "runtime/framing.py", "runtime/guard.py", "runtime/hostcheck.py", "runtime/http.py",
+    "runtime/instruments.py", "runtime/keepalive.py", "runtime/log.py", "runtime/service.py", "runtime/shared.py",
+    "runtime/strictjson.py", "runtime/upstream_connection.py", "runtime/write_coalescer.py",
 )  # fmt: skip
 """What a request passes through between its socket and its worker, by path below `services`."""
 LEFT_OUT = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from services import compiled
-from services.cli.compile import CHANGES, changed
+from services.cli.mypycsource import BASE, CHANGES, mypyc_source
+from services.router.request import InferenceRequest
 
 WAITS = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
 
@@ -119,8 +121,7 @@ def test_every_pattern_of_the_hot_path_names_a_module_and_nothing_is_left_out_th
 
 def test_each_change_for_mypyc_still_meets_its_source() -> None:
     for path in {path for path, _, _ in CHANGES}:
-        text = (compiled.SERVICES / path).read_text(encoding="utf-8")
-        assert changed(path, text) != text
+        assert taken(path) != (compiled.SERVICES / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,55 @@ def test_each_change_for_mypyc_still_meets_its_source() -> None:
     ],
 )
 def test_a_dataclass_is_compiled_without_slots(decorator: str, taken: str) -> None:
-    assert changed("core/none.py", f"{decorator}\nclass Job:\n") == f"{taken}\nclass Job:\n"
+    assert mypyc_source("core/none.py", f"{decorator}\nclass Job:\n    pass\n") == f"{taken}\nclass Job:\n    pass\n"
+
+
+FUTURE = "from __future__ import annotations"
+
+
+@pytest.mark.parametrize(
+    ("constant", "taken"),
+    [
+        ("MAX_LINES = 3", "MAX_LINES: Final = 3"),
+        ("SPREAD: float = 0.5  # of it", "SPREAD: Final[float] = 0.5  # of it"),
+        ("_encode = Encoder().encode", "_encode: Final = Encoder().encode"),
+        ("OUT, NEW = Position.OUT, Position.NEW", "OUT: Final = Position.OUT; NEW: Final = Position.NEW"),
+        ("NAMES = frozenset({\n    1,\n})", "NAMES: Final = frozenset({\n    1,\n})"),
+        ("EDGES = (0.5, 0.9)", "EDGES = (0.5, 0.9)"),
+        ("M = TypeVar('M')", "M = TypeVar('M')"),
+        ("FIRST = LAST = 1", "FIRST = LAST = 1"),
+    ],
+)
+def test_a_constant_is_compiled_as_one_that_never_changes(constant: str, taken: str) -> None:
+    final = "; from typing import Final" if taken != constant else ""
+    assert mypyc_source("core/none.py", f"{FUTURE}\n{constant}\n") == f"{FUTURE}{final}\n{taken}\n"
+
+
+def test_what_is_compiled_has_the_lines_of_its_source() -> None:
+    """Tracebacks name them."""
+    for source in compiled.sources():
+        path = source.relative_to(compiled.SERVICES).as_posix()
+        lines, compiled_lines = source.read_text(encoding="utf-8").split("\n"), taken(path).split("\n")
+        assert len(compiled_lines) == len(lines)
+        for at, (line, other) in enumerate(zip(lines, compiled_lines, strict=True), 1):
+            if line.strip().startswith(("def ", "async def ", "return ", "raise ")):
+                assert other == line, f"{path}, line {at}"
+
+
+def test_a_request_is_compiled_with_an_initializer_that_takes_its_fields_in_their_order() -> None:
+    tree = ast.parse(taken("router/request.py"))
+    (kind,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "InferenceRequest")
+    (made,) = (node for node in kind.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    assert not kind.decorator_list
+    fields = [field.name for field in dataclasses.fields(InferenceRequest) if field.init]
+    assert [argument.arg for argument in made.args.args] == ["self", *fields]
+    assert [ast.unparse(line) for line in made.body] == [f"self.{name} = {name}" for name in fields]
+
+
+def taken(path: str) -> str:
+    """What mypyc takes for this source."""
+    base = (compiled.SERVICES / BASE).read_text(encoding="utf-8")
+    return mypyc_source(path, (compiled.SERVICES / path).read_text(encoding="utf-8"), base)
 
 
 def test_nothing_that_is_compiled_waits_while_it_handles_an_exception() -> None:

@@ -175,8 +175,8 @@ class PoolQueue:
     def start_at_once(self, now: float, flow: Flow, cost: float) -> bool:
         """Charge a new request that is ready, in place of `insert`, `charge` and `remove`, where it is the next.
 
-        False, and no change, if other requests are queued, its flow or class is in debt, or its tenant has other flows,
-        whose debt it may inherit.
+        False, and no change, if other requests are queued, its class is in debt, or its tenant has other flows, whose
+        debt it may inherit.
         """
         if self.requests or len(flow.tenant.flows) > 1 or flow.tenant.others:
             return False

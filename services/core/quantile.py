@@ -22,12 +22,11 @@ cost.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections import deque
-from itertools import accumulate
+from math import ceil, fsum, inf, log, log1p
 
-_HEAVIEST = 2.0**64
+_HEAVIEST: float = 2.0**64
 """The weight of a new sample at which all weights are scaled down: rare, and far from overflow."""
 _FORGOTTEN = 1e-6
 """Buckets below this weight (a new sample weighs 1) are dropped when weights are scaled down."""
@@ -66,7 +65,7 @@ class Sketch:
         self,
         alpha: float = 0.01,
         *,
-        half_life: float = math.inf,
+        half_life: float = inf,
         min_value: float = 1e-4,
         max_value: float = 1e7,
         refresh: int = 16,
@@ -75,7 +74,7 @@ class Sketch:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
         if not half_life >= 1:
             raise ValueError(f"half_life must be at least 1 sample, got {half_life}")
-        if not 0 < min_value < max_value < math.inf:
+        if not 0 < min_value < max_value < inf:
             raise ValueError(f"min_value must be above 0 and below max_value, got {min_value} and {max_value}")
         if refresh < 0:
             raise ValueError(f"refresh must be at least 0 samples, got {refresh}")
@@ -86,7 +85,7 @@ class Sketch:
         self.refresh = refresh
         self.count = 0
         """Samples ever added."""
-        self._inverse_log_g = 1.0 / math.log1p(alpha)
+        self._inverse_log_g = 1.0 / log1p(alpha)
         self._growth = 2.0 ** (1.0 / half_life)
         self._scale = 1.0
         self._total = 0.0
@@ -124,7 +123,7 @@ class Sketch:
         """Put the pending samples into their buckets, in order of arrival."""
         buckets, growth, per_log = self._buckets, self._growth, self._inverse_log_g
         min_value, max_value = self.min_value, self.max_value
-        log, ceil, mass, total, moments = math.log, math.ceil, self._scale, self._total, self._sum
+        mass, total, moments = self._scale, self._total, self._sum
         for value in self._pending:
             mass *= growth
             if mass > _HEAVIEST:
@@ -155,7 +154,7 @@ class Sketch:
         if size <= self.min_value:
             return 0, value
         size = min(size, self.max_value)
-        index = math.ceil(math.log(size / self.min_value) * self._inverse_log_g)
+        index = ceil(log(size / self.min_value) * self._inverse_log_g)
         return (index, size) if value >= 0 else (-index, -size)
 
     def _scale_down(self) -> None:
@@ -164,8 +163,8 @@ class Sketch:
             if mass > _FORGOTTEN * self._scale:
                 kept[index] = [mass / self._scale, moment / self._scale]
         self._buckets = kept
-        self._total = math.fsum(mass for mass, _ in kept.values())
-        self._sum = math.fsum(moment for _, moment in kept.values())
+        self._total = fsum(mass for mass, _ in kept.values())
+        self._sum = fsum(moment for _, moment in kept.values())
         self._scale = 1.0
 
     @property
@@ -203,10 +202,14 @@ class Sketch:
 
     def _walk(self) -> None:
         self._fresh_until = self.count + 1 + min(self.refresh, self.count // 8)
-        buckets = self.buckets()
-        places = [buckets[index] for index in sorted(buckets)]
-        self._values = [value for value, _ in places]
-        self._passed = list(accumulate([weight for _, weight in places]))
+        self._sort_in()
+        values, passed, weight = [], [], 0.0
+        for index in sorted(self._buckets):
+            bucket = self._buckets[index]
+            values.append(bucket[1] / bucket[0] if index else 0.0)
+            weight += bucket[0] / self._scale
+            passed.append(weight)
+        self._values, self._passed = values, passed
         self._answers.clear()
 
     def buckets(self) -> dict[int, tuple[float, float]]:
@@ -255,7 +258,7 @@ class Rolling:
             raise ValueError(f"q must be from 0 to 1, got {q}")
         if not self._sorted:
             return None
-        return self._sorted[max(0, math.ceil((q - _ROUNDING) * len(self._sorted)) - 1)]
+        return self._sorted[max(0, ceil((q - _ROUNDING) * len(self._sorted)) - 1)]
 
     def __len__(self) -> int:
         return len(self._sorted)

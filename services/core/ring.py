@@ -115,6 +115,8 @@ class Ring(Generic[M]):
             self._leave(now, member)
         if not self.backlog:
             self._served_before, self._served_new_before = self._served, self._served_new
+            self._later.clear()  # all entries are stale
+            self._stale = self._pushes = 0
 
     def front(self) -> M | None:
         """The member whose turn it is. None if no member has work, or all that have are skipped."""
@@ -154,16 +156,20 @@ class Ring(Generic[M]):
 
     def serve_at_once(self, now: float, member: M, cost: float) -> bool:
         """Start a request of a member while the ring is empty, as if it came, was served and left. False, and no
-        change, if the member has no `credit`.
+        change, if rounding leaves it in debt after the rounds that pay it.
         """
         assert not self.backlog, f"{member!r} is served at once, and {self!r} has work"
-        credit = self._deficit_out(now, member)
-        if credit <= DUST * self.quantum * member.weight:
-            return False
+        deficit = self._deficit_out(now, member)
+        if deficit > DUST * self.quantum * member.weight:
+            self._served_new += cost
+        else:
+            deficit = self._paid_alone(member, deficit)
+            if deficit <= DUST * self.quantum * member.weight:
+                return False
         member.unsettled += cost
         self._served = self._served_before = self._served + cost
-        self._served_new = self._served_new_before = self._served_new + cost
-        self._keep(member, credit - cost)
+        self._served_new_before = self._served_new
+        self._keep(member, deficit - cost)
         member.since, member.left_at = self.given, now
         return True
 
@@ -361,6 +367,19 @@ class Ring(Generic[M]):
             else:
                 self._stale -= 1
         return True
+
+    def _paid_alone(self, member: M, deficit: float) -> float:
+        """Go to the round in which the only member with work, which has this deficit, has a turn: its deficit then."""
+        due = member.due = self.given + DUST * self.quantum - deficit / member.weight
+        rounds = max(1, floor((due - self.given) / self.quantum) + 1)
+        given = max(self.given + rounds * self.quantum, nextafter(self.given, inf))
+        paid = deficit + (given - self.given) * member.weight
+        if paid > DUST * self.quantum * member.weight:
+            member.turn_ended_at = self._served
+            self.round += rounds
+            self.given = given
+            self._measure_rounds(rounds)
+        return paid
 
     def _measure_rounds(self, rounds: int) -> None:
         """Update the mean work per round, over about the last ROUNDS."""

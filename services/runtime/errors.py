@@ -64,11 +64,11 @@ REFUSALS: dict[Outcome, ErrorStatus] = {
 
 
 class WeirError(Exception):
-    type: str | None = None
+    type: str | None
     """The error type of the body; None for the outcome's own."""
-    headers: Sequence[tuple[bytes, bytes]] = ()
+    headers: Sequence[tuple[bytes, bytes]]
     """Headers beside those that every rejection has."""
-    why: str = ""
+    why: str
     """For the log only: it may contain an address or another service's text."""
 
     def __init__(
@@ -90,6 +90,9 @@ class WeirError(Exception):
         self.code = code or str(outcome)
         self.details = details or Details()
         self.retry = REFUSALS[outcome].retry if retry is None else retry
+        self.type = None
+        self.headers = ()
+        self.why = ""
 
 
 class BadInput(WeirError):
@@ -109,11 +112,10 @@ class TooLarge(BadInput):
 class Unauthorized(WeirError):
     """401: no key, or an unknown one."""
 
-    type = "authentication_error"
-    headers = ((b"www-authenticate", b"Bearer"),)
-
     def __init__(self, message: str) -> None:
         super().__init__(Outcome.BAD_INPUT, message, status=401, code="invalid_api_key")
+        self.type = "authentication_error"
+        self.headers = ((b"www-authenticate", b"Bearer"),)
 
 
 class NoSuchModel(WeirError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 from http import HTTPStatus
-from itertools import chain
 
 Headers = Collection[tuple[bytes, bytes]]
 
@@ -25,9 +24,8 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 def block(headers: Headers) -> bytes:
     """Header lines, ready to be sent. Raises ValueError for a line break in a header, which would start another one."""
-    count = len(headers)
-    lines = b"%b: %b\r\n" * count % tuple(chain.from_iterable(headers))
-    if not lines.count(b"\n") == lines.count(b"\r") == count:
+    lines = b"".join([b"%b: %b\r\n" % (name, value) for name, value in headers])
+    if not lines.count(b"\n") == lines.count(b"\r") == len(headers):
         raise ValueError("a header holds a line break")
     return lines
 

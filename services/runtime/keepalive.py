@@ -12,14 +12,13 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import cast
 from urllib.parse import urlsplit
 
-from services.runtime.framing import block
+from services.runtime.framing import Headers, block
 from services.runtime.internaltoken import authorization
 from services.runtime.upstream import AnswerTooLarge, NoDescriptors, PoolFull, UpstreamError
 from services.runtime.upstream_connection import ClosedBeforeReply, UpstreamConnection
@@ -145,9 +144,9 @@ class Pool:
         self.writes = WriteCoalescer()
 
     async def request(
-        self, method: bytes, target: bytes, *, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
+        self, method: bytes, target: bytes, *, body: bytes = b"", headers: Headers = (), lines: bytes = b""
     ) -> Reply:
-        """Send a request and return when the head of the answer has arrived.
+        """Send a request and return when the head of the answer has arrived. `lines`: more headers, as lines.
 
         Only connecting has a time limit here; the caller has the deadline. A reused connection that closes before a
         byte of the request is written is replaced once; for GET and HEAD also one that closes before a byte of the
@@ -155,7 +154,8 @@ class Pool:
         """
         if self.in_use >= self._max_connections:
             raise PoolFull(f"{self._max_connections} connections to {self.url} are in use")
-        lines = b"%b: %b\r\n" * len(headers) % tuple(chain.from_iterable(headers))
+        if headers:
+            lines += block(headers)
         length = b"content-length: %d\r\n" % len(body) if body or method not in REPEATABLE else b""
         request = b"%b %b%b HTTP/1.1\r\n%b%b%b\r\n%b" % (
             method, self.prefix, target, self._host_line, lines, length, body,

@@ -52,7 +52,7 @@ class Service:
         self.tracer: Tracer | None = None
         self.always = block(headers)
         self._hot = dict(hot or {})
-        self._id_prefix = ids_of(rng)(6)
+        self._id_prefix = f"{ids_of(rng)(6)}-"
         self._id_numbers = count(1)
         self._encoded: dict[tuple[str, str, int], bytes] = {}
 
@@ -93,7 +93,7 @@ class Service:
         """The client's own id, if it is safe in a log and a header; otherwise a new one."""
         if client_id is not None and _REQUEST_ID.fullmatch(client_id):
             return client_id.decode("ascii")
-        return f"{self._id_prefix}-{next(self._id_numbers):x}"
+        return self._id_prefix + hex(next(self._id_numbers))[2:]
 
     def _refusal_for(self, exchange: Exchange, error: BaseException) -> WeirError | None:
         """What to answer after this error of a handler; None if the client is gone."""

@@ -126,7 +126,18 @@ def test_only_a_request_that_is_queued_gets_an_expiry() -> None:
     assert at_once.expires_at == 0.0 < queued.expires_at
 
 
-def test_a_tenant_in_debt_is_queued_and_pays_first() -> None:
-    made = House(1, chosen=settings(quantum_tokens=10.0))
-    assert started(made, made.request("a"))
-    assert not started(made, made.request("a"))
+def test_a_tenant_in_debt_that_is_alone_gets_the_rounds_that_pay_it_and_starts_at_once() -> None:
+    made = House(2, chosen=settings(quantum_tokens=10.0))
+    assert started(made, made.request("a", slack_s=100.0))
+    assert started(made, made.request("a", slack_s=100.0))
+    (pool,) = made.scheduler.pools.values()
+    (node,) = pool.pool.nodes.values()
+    assert node.flows.given > 0.0
+
+
+def test_a_tenant_whose_class_is_in_debt_is_queued() -> None:
+    made = House(2, chosen=settings(quantum_tokens=10.0, classes=(ClassSpec("default"), ClassSpec("gold", 4.0))))
+    assert started(made, made.request("a", slack_s=100.0))
+    second = made.request("a", slack_s=100.0)
+    assert not started(made, second)
+    assert second.stage is Stage.WAITING

@@ -70,6 +70,10 @@ BROKEN = {
         "workers: [{name: a, kind: openai, slots: 1, url: 'http://x', api_key_env: NOT_SET_ANYWHERE}]",
         "NOT_SET_ANYWHERE, which is not set",
     ),
+    "a key with a line break": (
+        "workers: [{name: a, kind: openai, slots: 1, url: 'http://x', api_key_env: KEY_OF_TWO_LINES}]",
+        "the key in KEY_OF_TWO_LINES has a line break: remove it",
+    ),
     "a name that stands twice": (
         "workers: [{name: a, kind: weir, url: 'http://x'}, {name: a, kind: weir, url: 'http://y'}]",
         "duplicate names: a",
@@ -79,8 +83,13 @@ BROKEN = {
 
 @pytest.mark.parametrize(("content", "says"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_worker_list_says_what_is_wrong_and_where(
-    content: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("KEY_OF_TWO_LINES", "key\n")
     listing = tmp_path / "workers.yaml"
     if content is not None:
         listing.write_text(content)

@@ -55,7 +55,7 @@ class Dispatcher:
         self._ahead_timer: asyncio.TimerHandle | None = None
         self._ahead_at = inf
         self._first_pool = 0
-        self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
+        self._prefix, self._attempts = f"{rng.getrandbits(48):012x}-", count(1)
         fleet.on_change(self.capacity_changed)
 
     # ---- settings and capacity
@@ -224,7 +224,7 @@ class Dispatcher:
     def next_attempt(self, request: InferenceRequest) -> str:
         """A new attempt id. It is the router's own, since two clients may use the same `x-request-id`."""
         request.attempts += 1
-        request.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
+        request.attempt_id = self._prefix + hex(next(self._attempts))[2:]
         return request.attempt_id
 
     def _pump_all(self, now: float) -> None:

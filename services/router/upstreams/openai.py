@@ -19,9 +19,10 @@ from services.router.parsing.fields import MINIMUMS, Servers, judge
 from services.router.parsing.parsed import Format, ParsedRequest, Special
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.enginereports import EngineReports
-from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, vectors_of
+from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, text_of, vectors_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.refusals import UNREADABLE
+from services.runtime.framing import block
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import UpstreamError
 
@@ -55,6 +56,7 @@ class OpenAIUpstream:
         self._secret = (api_key or "").encode()
         if api_key:
             self._headers.append((b"authorization", b"Bearer " + api_key.encode()))
+        self._lines = block(self._headers)
 
     async def whole(self, call: Call, attempt: Attempt) -> Whole:
         reply = await self._post(call, attempt)
@@ -68,7 +70,7 @@ class OpenAIUpstream:
         choice = answer.choices[0]
         if choice.finish_reason is None:
             raise WorkerFailed(UNFINISHED)
-        return Whole(choice.words(), end_of(choice.finish_reason, answer.usage), raw=body)
+        return Whole(text_of(choice), end_of(choice.finish_reason, answer.usage), raw=body)
 
     async def open(self, call: Call, attempt: Attempt) -> OpenAIStream:
         reply = await self._post(call, attempt)
@@ -84,10 +86,10 @@ class OpenAIUpstream:
         if parsed.special is not None:
             judge(parsed, self._servers)
             target = b"/embeddings" if parsed.format is Format.EMBEDDINGS else target
-        ids = ((b"x-request-id", call.id.encode()),) if self._takes_ids else ()
-        headers = [*self._headers, *attempt.trace, *ids, (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms))]
+        id = b"x-request-id: %b\r\n" % call.id.encode("ascii") if self._takes_ids else b""
+        lines = b"%b%bx-weir-deadline-ms: %d\r\n" % (self._lines, id, max(1, attempt.remaining_ms))
         body = _encode(request_body(call, salted=self._salted))
-        reply = await self._pool.request(b"POST", target, body=body, headers=headers)
+        reply = await self._pool.request(b"POST", target, body=body, headers=attempt.trace, lines=lines)
         if reply.status == 200:
             return reply
         with reply:
@@ -154,7 +156,7 @@ async def _special_whole(reply: Reply, format: Format, special: Special) -> Whol
     if None in reasons:
         raise WorkerFailed(UNFINISHED)
     reason = "length" if "length" in reasons else str(reasons[0])
-    return Whole(answer.choices[0].words(), end_of(reason, answer.usage), raw=body)
+    return Whole(text_of(answer.choices[0]), end_of(reason, answer.usage), raw=body)
 
 
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 Contents may be missing, null, text or a list of parts; usage may be missing, null or incomplete; an error may have its
 own status, or 200, or come within a stream, as `{"error": {...}}`, as `{"error": "..."}`, flat as `{"object": "error",
-...}` or as FastAPI's `{"detail": ...}` (transformers serve), with a string or a number as its code. Fields that the
-router does not need are not decoded, so that unexpected values do no harm.
+...}` or as FastAPI's `{"detail": ...}` (transformers serve), with a string or a number as its code.
 """
 
 from __future__ import annotations
@@ -12,9 +11,19 @@ import re
 from math import isfinite
 from typing import Any
 
-import msgspec
-
 from services.router.upstreams.call import Busy, End, WorkerFailed
+from services.router.upstreams.openaiwire import (
+    ANSWER,
+    FAULT,
+    VECTORS,
+    UpstreamAnswer,
+    UpstreamChoice,
+    UpstreamErrorBody,
+    UpstreamFault,
+    UpstreamMessage,
+    UpstreamUsage,
+    UpstreamVectors,
+)
 from services.router.upstreams.refusals import ENDS, UNREADABLE, bad_input, ended
 from services.runtime.errors import BadInput
 from services.runtime.keepalive import Reply
@@ -36,94 +45,12 @@ GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
 """Finish reasons by which servers report that they gave up."""
 
 
-class _Message(msgspec.Struct):
-    content: str | list[Any] | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    refusal: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-    audio: Any = None
-
-    def words(self) -> str:
-        """The text, joined from parts if need be."""
-        if isinstance(self.content, list):
-            return "".join(_part(part) for part in self.content)
-        return self.content or ""
-
-    def is_output(self) -> bool:
-        """Whether the model has produced output; a role alone comes before the prompt is read."""
-        return bool(
-            self.content
-            or self.tool_calls
-            or self.reasoning_content
-            or self.reasoning
-            or self.refusal
-            or self.function_call
-            or self.audio
-        )
-
-
-class _Choice(msgspec.Struct):
-    index: Any = 0
-    finish_reason: str | None = None
-    message: _Message | None = None
-    delta: _Message | None = None
-    text: str | None = None
-
-    def words(self) -> str:
-        message = self.message or self.delta
-        return message.words() if message is not None else self.text or ""
-
-    def is_output(self) -> bool:
-        message = self.message or self.delta
-        return message.is_output() if message is not None else bool(self.text)
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: float | None = None
-    completion_tokens: float | None = None
-
-
-class UpstreamAnswer(msgspec.Struct):
-    """A whole answer, or one event of a stream."""
-
-    choices: list[_Choice]
-    usage: _Usage | None = None
-    error: Any = None
-
-
-class _Error(msgspec.Struct):
-    message: Any = None
-    param: Any = None
-    code: Any = None
-    type: Any = None
-
-
-class _Fault(msgspec.Struct):
-    error: _Error | str | None = None
-    message: Any = None
-    param: Any = None
-    code: Any = None
-    detail: Any = None
-
-
-class _Vectors(msgspec.Struct):
-    data: list[msgspec.Raw]
-    usage: _Usage | None = None
-
-
-_answer = msgspec.json.Decoder(UpstreamAnswer)
-_vectors = msgspec.json.Decoder(_Vectors)
-_fault = msgspec.json.Decoder(_Fault)
-
-
 def answer_of(data: bytes, choices: int = 1) -> UpstreamAnswer:
     """An answer or event of at most so many choices. Raises the error that it contains, or UpstreamError if it cannot
     be read.
     """
     try:
-        answer = _answer.decode(data)
+        answer = ANSWER.decode(data)
     except UNREADABLE as error:
         raise fault_in(data) or UpstreamError(f"the worker's response has an unexpected format: {error}") from None
     if answer.error is not None and (fault := fault_in(data)) is not None:
@@ -136,19 +63,48 @@ def answer_of(data: bytes, choices: int = 1) -> UpstreamAnswer:
     return answer
 
 
-def vectors_of(data: bytes) -> _Vectors:
+def vectors_of(data: bytes) -> UpstreamVectors:
     """An answer of embeddings. Raises as `answer_of` does."""
     try:
-        return _vectors.decode(data)
+        return VECTORS.decode(data)
     except UNREADABLE as error:
         raise fault_in(data) or UpstreamError(f"the worker's response has an unexpected format: {error}") from None
+
+
+def text_of(choice: UpstreamChoice) -> str:
+    """Its text, joined from parts if need be."""
+    message = choice.message or choice.delta
+    if message is None:
+        return choice.text or ""
+    content = message.content
+    if isinstance(content, list):
+        return "".join([_part(part) for part in content])
+    return content or ""
+
+
+def is_output(choice: UpstreamChoice) -> bool:
+    """Whether the model has produced output; a role alone comes before the prompt is read."""
+    message = choice.message or choice.delta
+    return bool(choice.text) if message is None else _has_output(message)
+
+
+def _has_output(message: UpstreamMessage) -> bool:
+    return bool(
+        message.content
+        or message.tool_calls
+        or message.reasoning_content
+        or message.reasoning
+        or message.refusal
+        or message.function_call
+        or message.audio
+    )
 
 
 def _is_index(index: Any, choices: int) -> bool:
     return isinstance(index, int) and 0 <= index < choices
 
 
-def end_of(finish_reason: str, usage: _Usage | None) -> End:
+def end_of(finish_reason: str, usage: UpstreamUsage | None) -> End:
     """The end of an answer. Missing or impossible counts are 0: not known."""
     if usage is None:
         return End(finish_reason, 0, 0)
@@ -158,7 +114,7 @@ def end_of(finish_reason: str, usage: _Usage | None) -> End:
 def fault_in(data: bytes) -> Exception | None:
     """The exception for an error under status 200; None if there is no error."""
     try:
-        fault = _fault.decode(data)
+        fault = FAULT.decode(data)
     except UNREADABLE:
         return None
     if fault.error is None and fault.message is None:
@@ -171,7 +127,7 @@ def fault_in(data: bytes) -> Exception | None:
 def refusal_of(reply: Reply, body: bytes) -> Exception:
     """The exception for an answer with an error status."""
     try:
-        message, param, code = _details(_fault.decode(body))
+        message, param, code = _details(FAULT.decode(body))
     except UNREADABLE:
         message, param, code = None, None, None
     if reply.status == 404 and message in NO_ROUTE:
@@ -179,13 +135,13 @@ def refusal_of(reply: Reply, body: bytes) -> Exception:
     return _meaning(reply.status, message, param, code if isinstance(code, str) else None, _delay_ms(reply))
 
 
-def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
+def _details(fault: UpstreamFault) -> tuple[str | None, str | None, str | int | None]:
     error = fault.error
     if isinstance(error, str):
         return error, None, None
     if error is None and fault.message is None:
         return *_explained(fault.detail), None
-    source: _Error | _Fault = fault if error is None else error
+    source: UpstreamErrorBody | UpstreamFault = fault if error is None else error
     param, code = source.param, source.code
     return (
         source.message if isinstance(source.message, str) else None,

@@ -13,7 +13,8 @@ import re
 
 from services.router.parsing.parsed import Format
 from services.router.upstreams.call import Call, Delta, End
-from services.router.upstreams.openaianswer import UpstreamAnswer, answer_of, end_of
+from services.router.upstreams.openaianswer import answer_of, end_of, is_output, text_of
+from services.router.upstreams.openaiwire import UpstreamAnswer
 from services.runtime.cut import Cut
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
@@ -110,9 +111,9 @@ class OpenAIStream:
         if answer.usage is not None:
             self._last = answer
         for choice in answer.choices:
-            if words := choice.words():
-                texts.append(words)
-            self._began = self._began or choice.is_output()
+            if text := text_of(choice):
+                texts.append(text)
+            self._began = self._began or is_output(choice)
             self._note_end(choice.index or 0, choice.finish_reason, passed)
         if not self._raw:
             return  # encoded by the router's own serializer

@@ -76,6 +76,8 @@ class WorkerSpec(BaseModel):
             )
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):  # noqa: TID251  named by the file
             raise ValueError(f"api_key_env names {self.api_key_env}, which is not set")
+        if {"\r", "\n"} & set(self.api_key() or ""):
+            raise ValueError(f"the key in {self.api_key_env} has a line break: remove it")
         return self
 
     @property

@@ -14,7 +14,7 @@ from services.router.parsing.parsed import Format, ParsedRequest, Special
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Attempt, Busy, WorkerFailed
 from services.router.upstreams.openai import OpenAIUpstream, request_body
-from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
+from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, text_of
 from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
 from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange
@@ -272,7 +272,7 @@ def test_contents_of_any_shape_are_read() -> None:
     for content, text in (("Hi.", "Hi."), (None, ""), ([{"type": "text", "text": "H"}, "i."], "Hi.")):
         body = json.dumps({"choices": [{"message": {"content": content}}], "usage": {"prompt_tokens": 3}}).encode()
         answer = answer_of(body)
-        assert answer.choices[0].words() == text
+        assert text_of(answer.choices[0]) == text
         assert end_of("stop", answer.usage).prompt_tokens == 3
 
 
