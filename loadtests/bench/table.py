@@ -77,6 +77,7 @@ BENCHES: Mapping[str, Bench] = {
     "edge": Bench("processor time of an HTTP request whose handler does almost nothing", 30),
     "profile": Bench("where the router's time goes: py-spy samples", 40),
     "steps": Bench("bytecode instructions of a request in the router", 30),
+    "instructions": Bench("machine instructions of a request in the router; needs valgrind", 60),
     "console": Bench("the cost of the console in the router", 90),
     "gateways": Bench("Weir beside HAProxy, sglang-router and vllm-router, each on one core before stubs", 420),
     "observing": Bench("the cost of metrics, log, journal, traces and Prometheus in the router", 300),
