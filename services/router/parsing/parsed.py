@@ -63,6 +63,8 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     include_usage: bool = False
     body: dict[str, Any] | None = None
+    sent: bytes = b""
+    """`body` as the client sent it; empty for a special request that a Weir worker cannot read."""
     special: Special | None = None
     """None for most requests."""
 

@@ -45,7 +45,7 @@ def parse_chat(body: bytes) -> ParsedRequest:
         return _special_chat(json, fault)
     messages = [Message(message.role, _text(message, i)) for i, message in enumerate(request.messages)]
     special = None if NAMES.isdisjoint(json) else in_table(json)
-    return _sampled(request, json, Format.CHAT, special, messages=messages)
+    return _sampled(request, json, Format.CHAT, special, body, messages=messages)
 
 
 def parse_completion(body: bytes) -> ParsedRequest:
@@ -62,7 +62,7 @@ def parse_completion(body: bytes) -> ParsedRequest:
             raise empty
         return _special_completion(json, empty)  # a server may take it
     special = None if NAMES.isdisjoint(json) else in_table(json)
-    return _sampled(request, json, Format.COMPLETIONS, special, prompt=prompt)
+    return _sampled(request, json, Format.COMPLETIONS, special, body, prompt=prompt)
 
 
 def parse_ask(body: bytes) -> ParsedRequest:
@@ -177,6 +177,7 @@ def _sampled(
     json: dict[str, Any],
     format: Format,
     special: Special | None,
+    sent: bytes = b"",
     *,
     messages: list[Message] | None = None,
     prompt: str | None = None,
@@ -184,11 +185,11 @@ def _sampled(
     stop = request.stop
     options = request.stream_options
     return ParsedRequest(
-        format=format,
-        tenant=request.tenant,
-        model=request.model,
-        max_tokens=request.max_completion_tokens or request.max_tokens or None,
-        stream=bool(request.stream),
+        format,
+        request.tenant,
+        request.model,
+        request.max_completion_tokens or request.max_tokens or None,
+        bool(request.stream),
         messages=messages,
         prompt=prompt,
         temperature=request.temperature,
@@ -198,5 +199,6 @@ def _sampled(
         ignore_eos=bool(request.ignore_eos),
         include_usage=bool(options and (options.include_usage or options.continuous_usage_stats)),
         body=json,
+        sent=sent,
         special=special,
     )

@@ -34,6 +34,9 @@ MAX_VECTORS_BYTES = 64 * 1_048_576
 BAD_REQUEST = 400
 PROBE_ID = b"weir-probe"
 """Shows whether the server takes ids that are no UUIDs: clients choose theirs."""
+LIMITS = ("max_tokens", "max_completion_tokens")
+OURS = frozenset({"tenant", "stream_options"})
+"""Fields that a server does not get with a plain answer."""
 UNFINISHED = "the worker's answer has no finish reason: it may have been cut"
 
 _encode = msgspec.json.Encoder().encode
@@ -88,7 +91,9 @@ class OpenAIUpstream:
             target = b"/embeddings" if parsed.format is Format.EMBEDDINGS else target
         id = b"x-request-id: %b\r\n" % call.id.encode("ascii") if self._takes_ids else b""
         lines = b"%b%bx-weir-deadline-ms: %d\r\n" % (self._lines, id, max(1, attempt.remaining_ms))
-        body = _encode(request_body(call, salted=self._salted))
+        body = parsed.sent
+        if self._salted or not is_as_sent(call):
+            body = _encode(request_body(call, salted=self._salted))
         reply = await self._pool.request(b"POST", target, body=body, headers=attempt.trace, lines=lines)
         if reply.status == 200:
             return reply
@@ -159,6 +164,21 @@ async def _special_whole(reply: Reply, format: Format, special: Special) -> Whol
     return Whole(text_of(answer.choices[0]), end_of(reason, answer.usage), raw=body)
 
 
+def is_as_sent(call: Call) -> bool:
+    """Whether the client's own body says what `request_body` would: then its bytes are sent, and nothing is encoded."""
+    parsed, limit = call.parsed, call.limit_tokens
+    body = parsed.body
+    if body is None or not parsed.sent or parsed.stream or parsed.special is not None:
+        return False
+    limits = [body[name] for name in LIMITS if name in body]
+    return (
+        body.get("model") == call.model
+        and limits == ([] if limit is None else [limit])
+        and body.get("stream", False) is False
+        and OURS.isdisjoint(body)
+    )
+
+
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     """The client's fields, the model, exact usage, and the granted limit if there is one; `salted`: with the salt."""
     parsed = call.parsed
@@ -171,7 +191,7 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     if salted:
         body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))
     longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-    for name in ("max_tokens", "max_completion_tokens"):
+    for name in LIMITS:
         body.pop(name, None)  # only one is sent, since some servers reject two that differ
     if (limit := call.limit_tokens) is not None:
         body[longest] = limit

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.outcome import Outcome
+from services.core.request import UNLIMITED
 from services.router.parsing.parsed import Format, ParsedRequest, Special
+from services.router.parsing.parsers import parse_chat
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Attempt, Busy, WorkerFailed
-from services.router.upstreams.openai import OpenAIUpstream, request_body
+from services.router.upstreams.openai import OpenAIUpstream, is_as_sent, request_body
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, text_of
 from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
 from services.runtime.errors import BadInput, Refused
@@ -572,3 +574,55 @@ def test_what_is_read_of_an_event_takes_time_by_its_length_and_no_more() -> None
     hostile = b"data: {" + b'"choices"' * 100_000 + b"\n\n"
     with pytest.raises(UpstreamError):
         hear(sse(chunk({"content": "A"})), hostile)
+
+
+# ---- the client's own bytes
+
+BODIES = st.fixed_dictionaries(
+    {"messages": st.just([{"role": "user", "content": "Hello"}])},
+    optional={
+        "model": st.sampled_from(["m", "other", None]),
+        "max_tokens": st.sampled_from([7, 9, None]),
+        "max_completion_tokens": st.sampled_from([7, 9, None]),
+        "stream": st.sampled_from([True, False, None]),
+        "stream_options": st.just({"include_usage": True}),
+        "tenant": st.just("t"),
+        "temperature": st.just(0.5),
+        "of_next_year": st.just([1]),
+    },
+)
+
+
+@given(body=BODIES, granted=st.sampled_from([7, 9, UNLIMITED]))
+def test_the_clients_own_bytes_are_sent_only_if_they_say_what_the_router_would_say(
+    body: dict[str, Any], granted: int
+) -> None:
+    parsed = parse_chat(json.dumps(body).encode())
+    request = InferenceRequest("r", "t", deadline=1.0, model="m", max_tokens=9, granted_tokens=granted, parsed=parsed)
+    if is_as_sent(request):
+        assert {"stream": False, **json.loads(parsed.sent)} == request_body(request)
+
+
+@pytest.mark.parametrize(
+    ("body", "granted", "as_sent"),
+    [
+        ({"model": "m", "max_tokens": 9}, 9, True),
+        ({"model": "m", "max_tokens": 9, "stream": False, "temperature": 0.5}, 9, True),
+        ({"model": "m", "max_completion_tokens": 9}, 9, True),
+        ({"model": "m"}, UNLIMITED, True),
+        ({"model": "m", "max_tokens": 9}, 7, False),
+        ({"model": "m"}, 7, False),
+        ({"max_tokens": 9}, 9, False),
+        ({"model": "other", "max_tokens": 9}, 9, False),
+        ({"model": "m", "max_tokens": 9, "tenant": "t"}, 9, False),
+        ({"model": "m", "max_tokens": 9, "stream": True}, 9, False),
+        ({"model": "m", "max_tokens": 9, "max_completion_tokens": 9}, 9, False),
+        ({"model": "m", "max_tokens": 9, "top_k": 5}, 9, True),
+    ],
+)
+def test_a_body_of_which_nothing_is_to_be_changed_is_sent_as_it_came(
+    body: dict[str, Any], granted: int, as_sent: bool
+) -> None:
+    parsed = parse_chat(json.dumps({"messages": [{"role": "user", "content": "Hello"}], **body}, indent=3).encode())
+    request = InferenceRequest("r", "t", deadline=1.0, model="m", max_tokens=9, granted_tokens=granted, parsed=parsed)
+    assert is_as_sent(request) is as_sent
