@@ -36,6 +36,8 @@ HOLD_S = 3.0
 PATIENT = {"DEFAULT_SLO_MS": "60000", "MAX_DEADLINE_MS": "60000"}
 """Valgrind is some fifty times slower: no request may be rejected for that."""
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no")
+OBSERVATION = ("RouterMetrics", "Journal___admitted", "Journal___ended", "Service____log_request")
+"""What the names of compiled functions of observation contain. None of them calls another."""
 KINDS = {"answer": 200, "refusal": 429}
 
 
@@ -51,12 +53,15 @@ async def measure(options: Options, say: Say) -> list[Figure]:
     figures = []
     for kind in KINDS:
         say(f"{kind}s, {code}")
-        figures.append(Figure(f"{kind}, {code}", await instructions(kind, options.requests), "instructions"))
+        counted, observed = await instructions(kind, options.requests)
+        figures.append(Figure(f"{kind}, {code}", counted, "instructions"))
+        if compiled.in_use():
+            figures.append(Figure(f"{kind}: metrics, log and journal", observed / counted, "%"))
     return figures
 
 
-async def instructions(kind: str, requests: int) -> float:
-    """Of one request of this kind, in user space."""
+async def instructions(kind: str, requests: int) -> tuple[float, float]:
+    """(all, those of observation in compiled code) of one request of this kind, in user space."""
     with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         async with stub() as stub_port, _router(folder, stub_port, FULL if kind == "refusal" else NOTHING) as made:
@@ -73,7 +78,7 @@ async def instructions(kind: str, requests: int) -> float:
             results.only(KINDS[kind])
             for each in (client, *held):
                 each.transport.close()
-        return _counted(folder) / requests
+        return _counted(folder) / requests, _observed(folder) / requests
 
 
 @asynccontextmanager
@@ -109,3 +114,14 @@ def _counted(folder: Path) -> float:
     """The sum over what valgrind has written."""
     lines = [line for file in folder.glob("callgrind.out.*") for line in file.read_text(errors="replace").splitlines()]
     return max(float(line.split()[1]) for line in lines if line.startswith(("summary:", "totals:")))
+
+
+def _observed(folder: Path) -> float:
+    """The sum over the functions of observation, with all that they call."""
+    files = [str(file) for file in folder.glob("callgrind.out.*")]
+    command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", *files]
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in told.splitlines() if "CPyDef_" in line and "/build/__native_" in line]
+    return sum(
+        float(words[0].replace(",", "")) for words in lines if any(name in " ".join(words) for name in OBSERVATION)
+    )

@@ -42,7 +42,8 @@ METHOD = """\
 **Observed.** Routers that differ in their observation, before one stub that answers at once: chat completions of
 sixteen tenants, {requests:,} a round over 32 connections, {rounds} rounds, each router once in every round and in
 another order. `nothing` has no metrics, no journal and no log line for a request; `everything` is the default router,
-its log written to a file. Traced means exported to a collector that accepts everything.
+its log written to a file. Traced means exported to a collector that accepts everything. All run the Python sources,
+since nothing can be taken out of the compiled ones; what they spend is counted by `instructions`.
 
 The cost of a request is the processor time of the router's process, threads included. A router has one core, so its
 throughput is the reciprocal of that cost; the figure is the unobserved router's cost over the observed one's. Each cost
@@ -134,7 +135,7 @@ async def _observed(options: Options, say: Say) -> dict[str, Costs]:
         routers = {}
         for name, variant in chosen.items():
             words = ("loadtests.bench.silenced", ",".join(variant.silent))
-            settings = {"PROBE_INTERVAL_S": "5", **variant.settings}
+            settings = {"PROBE_INTERVAL_S": "5", "WEIR_CODE": "python", **variant.settings}
             routers[name] = await stack.enter_async_context(router_before(stub_port, settings, words=words))
             await Costs().round(routers[name], options.requests // 4)  # warm-up
         costs = {name: Costs() for name in chosen}

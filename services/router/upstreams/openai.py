@@ -167,7 +167,7 @@ async def _special_whole(reply: Reply, format: Format, special: Special) -> Whol
 def is_as_sent(call: Call) -> bool:
     """Whether the client's own body says what `request_body` would: then its bytes are sent, and nothing is encoded."""
     parsed, limit = call.parsed, call.limit_tokens
-    body = parsed.body
+    body: dict[str, Any] | None = parsed.body
     if body is None or not parsed.sent or parsed.stream or parsed.special is not None:
         return False
     limits = [body[name] for name in LIMITS if name in body]
