@@ -26,7 +26,9 @@ from loadtests.cluster.stand import NO_RETRIEVAL
 from loadtests.load.closed import LoopResults, connect, hold
 from loadtests.paths import ROOT
 from loadtests.report.figure import Figure
+from loadtests.report.page import figures_table, table
 from loadtests.report.progress import Say
+from loadtests.report.result import Result
 from services import compiled
 
 QUICK = {"requests": 50}
@@ -36,32 +38,73 @@ HOLD_S = 3.0
 PATIENT = {"DEFAULT_SLO_MS": "60000", "MAX_DEADLINE_MS": "60000"}
 """Valgrind is some fifty times slower: no request may be rejected for that."""
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no")
-OBSERVATION = ("RouterMetrics", "Journal___admitted", "Journal___ended", "Service____log_request")
-"""What the names of compiled functions of observation contain. None of them calls another."""
 KINDS = {"answer": 200, "refusal": 429}
+STAGES: Mapping[str, tuple[str, ...]] = {
+    "HTTP from the client": ("CPyDef_guard___Inbound___take",),
+    "parsing the body": ("CPyDef_parsers___parse_chat",),
+    "tenant, deadline, sizes": ("CPyDef_pipeline___Pipeline___introduce", "CPyDef_pipeline___Pipeline____weigh"),
+    "admission, and a slot": ("CPyDef_dispatcher___Dispatcher___admit", "CPyDef_earlyretry___remember"),
+    "timer of the deadline": ("CPyDef_deadlinetimer___DeadlineTimer", "CPyDef_deadlinetimer___DeadlineTimer___stop"),
+    "request to the worker": ("CPyDef_openai____post_OpenAIUpstream_gen_____mypyc_generator_helper__",),
+    "answer of the worker": (
+        "CPyDef_upstream_connection___UpstreamConnection___data_received", "CPyDef_openaianswer___answer_of",
+    ),
+    "answer to the client": (
+        "CPyDef_response___send_whole_gen_____mypyc_generator_helper__",
+        "CPyDef_response___send_failure_gen_____mypyc_generator_helper__",
+    ),
+    "slot, charge and estimates at the end": (
+        "CPyDef_dispatcher___Dispatcher___release", "CPyDef_dispatcher___Dispatcher___first_token",
+        "CPyDef_usage___used",
+    ),
+    "metrics": (
+        "CPyDef_metrics___RouterMetrics___admitted", "CPyDef_metrics___RouterMetrics___started",
+        "CPyDef_metrics___RouterMetrics___ended", "CPyDef_metrics___RouterMetrics___served",
+        "CPyDef_metrics___RouterMetrics___refused",
+    ),
+    "journal": ("CPyDef_journal___Journal___admitted", "CPyDef_journal___Journal___ended"),
+    "log": ("CPyDef_service___Service____log_request",),
+    "writes": ("CPyDef_write_coalescer___WriteCoalescer___flush",),
+}  # fmt: skip
+"""Functions of compiled code; none of them is called by another."""
+OBSERVATION = ("metrics", "journal", "log")
+REST = "event loop, task, coroutines and the rest"
+ABOUT = """\
+Counted by valgrind over {requests:,} requests of one client, one after the other, after a warm-up, in user space: the
+router's code ({code}), Python, and all libraries. The load of the machine hardly changes the count, so it shows changes
+of a percent that a clock would not. It does not see the kernel, nor the processor's caches.
+
+A line of the second table counts functions with all that they call."""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Instructions of one request; `by_stage` is 0 for code that is not compiled."""
+
+    total: float
+    by_stage: dict[str, float]
+
+    @property
+    def observed(self) -> float:
+        return sum(self.by_stage[stage] for stage in OBSERVATION)
 
 
 class Options(msgspec.Struct, frozen=True):
     requests: Annotated[int, msgspec.Meta(ge=10, le=10_000, description="requests counted of each kind")] = 1000
 
 
-async def measure(options: Options, say: Say) -> list[Figure]:
+async def measure(options: Options, say: Say) -> Result:
     """Raises StandError if valgrind is not installed."""
     if shutil.which(VALGRIND[0]) is None:
         raise StandError("valgrind is not installed: apt install valgrind")
-    code = "compiled" if compiled.in_use() else "Python"
-    figures = []
+    found = {}
     for kind in KINDS:
-        say(f"{kind}s, {code}")
-        counted, observed = await instructions(kind, options.requests)
-        figures.append(Figure(f"{kind}, {code}", counted, "instructions"))
-        if compiled.in_use():
-            figures.append(Figure(f"{kind}: metrics, log and journal", observed / counted, "%"))
-    return figures
+        say(f"{kind}s")
+        found[kind] = await instructions(kind, options.requests)
+    return result(found, "compiled" if compiled.in_use() else "Python", options.requests)
 
 
-async def instructions(kind: str, requests: int) -> tuple[float, float]:
-    """(all, those of observation in compiled code) of one request of this kind, in user space."""
+async def instructions(kind: str, requests: int) -> Counts:
+    """Of one request of this kind, in user space."""
     with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         async with stub() as stub_port, _router(folder, stub_port, FULL if kind == "refusal" else NOTHING) as made:
@@ -78,7 +121,41 @@ async def instructions(kind: str, requests: int) -> tuple[float, float]:
             results.only(KINDS[kind])
             for each in (client, *held):
                 each.transport.close()
-        return _counted(folder) / requests, _observed(folder) / requests
+        return counts(_told(folder), requests)
+
+
+def counts(told: str, requests: int) -> Counts:
+    """What `callgrind_annotate --inclusive=yes` told, for one request."""
+    by_stage = dict.fromkeys(STAGES, 0.0)
+    total = 0.0
+    for line in told.splitlines():
+        words = line.split()
+        if line.endswith("PROGRAM TOTALS"):
+            total = _number(words[0])
+        elif "CPyDef_" in line and (stage := _stage(words[-2 if words[-1].endswith("]") else -1])):
+            by_stage[stage] += _number(words[0])
+    return Counts(total / requests, {stage: count / requests for stage, count in by_stage.items()})
+
+
+def _stage(place: str) -> str | None:
+    """The stage to which the function at `FILE:FUNCTION` belongs. What is inlined into it has a line by its file."""
+    return next((stage for stage, functions in STAGES.items() if place.rpartition(":")[2] in functions), None)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def result(found: Mapping[str, Counts], code: str, requests: int) -> Result:
+    figures = [Figure(f"{kind}, {code}", each.total, "instructions") for kind, each in found.items()]
+    blocks = [ABOUT.format(requests=requests, code=code), figures_table(figures)]
+    if any(sum(each.by_stage.values()) for each in found.values()):
+        figures += [Figure(f"{kind}: observation", each.observed / each.total, "%") for kind, each in found.items()]
+        rows = [(stage, *(f"{each.by_stage[stage]:,.0f}" for each in found.values())) for stage in STAGES]
+        rows.append((REST, *(f"{each.total - sum(each.by_stage.values()):,.0f}" for each in found.values())))
+        rows.append(("**all**", *(f"**{each.total:,.0f}**" for each in found.values())))
+        blocks[1:] = [figures_table(figures), table(("instructions", *(f"{kind}:" for kind in found)), rows)]
+    return Result("Machine instructions of a request", {"instructions": figures}, blocks)
 
 
 @asynccontextmanager
@@ -110,18 +187,8 @@ def _run(command: Sequence[str], folder: Path) -> str:
     return done.stderr if done.returncode else ""
 
 
-def _counted(folder: Path) -> float:
-    """The sum over what valgrind has written."""
-    lines = [line for file in folder.glob("callgrind.out.*") for line in file.read_text(errors="replace").splitlines()]
-    return max(float(line.split()[1]) for line in lines if line.startswith(("summary:", "totals:")))
-
-
-def _observed(folder: Path) -> float:
-    """The sum over the functions of observation, with all that they call."""
+def _told(folder: Path) -> str:
+    """What valgrind counted, by function, with all that each calls."""
     files = [str(file) for file in folder.glob("callgrind.out.*")]
     command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", *files]
-    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    lines = [line.split() for line in told.splitlines() if "CPyDef_" in line and "/build/__native_" in line]
-    return sum(
-        float(words[0].replace(",", "")) for words in lines if any(name in " ".join(words) for name in OBSERVATION)
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
