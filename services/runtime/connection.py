@@ -306,7 +306,7 @@ class Connection(ClientStream):
             handler.send(None)
         except StopIteration:
             return
-        exchange.task = task = self._loop.create_task(handler)
+        exchange.task = task = asyncio.Task(handler, loop=self._loop, name=exchange.id)  # no name is made up
         self._shared.tasks[task] = None
 
     def _wait_for_more(self) -> None:
