@@ -13,6 +13,7 @@ import pytest
 from services import compiled
 from services.cli.mypycsource import BASE, CHANGES, mypyc_source
 from services.router.request import InferenceRequest
+from services.runtime import errors
 
 WAITS = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
 
@@ -196,6 +197,30 @@ def test_nothing_that_is_compiled_waits_while_it_handles_an_exception() -> None:
     for source in compiled.sources():
         lines = [*_waits_in_handlers(source.read_text(encoding="utf-8"))]
         assert not lines, f"{source}: lines {lines}"
+
+
+def test_no_name_stands_for_exceptions_of_two_classes_of_which_one_is_compiled() -> None:
+    """mypyc gives a name in a coroutine one type: the other exception would not fit, and fail as a TypeError."""
+    text = "def f():\n try:\n  g()\n except {} as e:\n  h(e)\n except KeyError as e:\n  h(e)\n"
+    assert [*_doubly_caught(text.format("(OSError, Refused)"))] == ["e"], "the rule sees what it forbids"
+    assert not [*_doubly_caught(text.format("OSError"))]
+    for source in compiled.sources():
+        assert not [*_doubly_caught(source.read_text(encoding="utf-8"))], source
+
+
+def _doubly_caught(text: str) -> Iterator[str]:
+    """The names that a function gives to exceptions of different classes, of which one is in `runtime/errors.py`."""
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        caught: dict[str, set[str]] = {}
+        for node in ast.walk(function):
+            if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+                caught.setdefault(node.name, set()).add(ast.unparse(node.type))
+        for name, kinds in caught.items():
+            classes = {each for kind in kinds for each in kind.strip("()").split(", ")}
+            if len(kinds) > 1 and any(hasattr(errors, each) and each.isidentifier() for each in classes):
+                yield name
 
 
 def _waits_in_handlers(text: str) -> Iterator[int]:

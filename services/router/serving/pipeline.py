@@ -87,9 +87,9 @@ class Pipeline:
         except TimeoutError:
             failure = _too_late(request)
             outcome = failure.outcome
-        except WeirError as error:
-            failure = error
-            outcome = error.outcome
+        except WeirError as raised:
+            failure = raised
+            outcome = raised.outcome
         except UpstreamError as error:  # after the first output; before it there is the retry
             self.attempts.broke(request, error)
             failure = self.dispatcher.refusing.failed("the worker failed before its answer was complete", str(error))

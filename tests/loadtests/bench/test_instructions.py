@@ -39,4 +39,6 @@ def test_each_function_of_a_stage_is_one_of_the_sources() -> None:
     for function in (each for functions in STAGES.values() for each in functions):
         name = function.removesuffix("_gen_____mypyc_generator_helper__").rpartition("___")[2]
         names = (name, name.rpartition("_")[0])  # that of a coroutine ends with its class
-        assert any(f"{kind}{each}" in sources for kind in ("def ", "def _", "class ") for each in names if each), function
+        assert any(f"{kind}{each}" in sources for kind in ("def ", "def _", "class ") for each in names if each), (
+            function
+        )
