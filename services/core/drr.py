@@ -209,7 +209,7 @@ class Drr:
         self._sequence = request.sequence = self._sequence + 1
         if not tenant.configured:
             self._idle.pop(tenant, None)
-        tenant.charged += charge_tokens
+        flow.charged += charge_tokens
         tenant.running += 1
         request.flow = flow
         request.stage, request.queued_at, request.started_at = RUNNING, now, now
@@ -360,7 +360,7 @@ class Drr:
         pool.remove(now, flow, request)
         tenant.usage.give_back(request)
         self.usage.give_back(request)
-        tenant.charged += charge_tokens
+        flow.charged += charge_tokens
         tenant.running += 1
         request.stage, request.started_at = RUNNING, now
         self._expiries.drop()
@@ -372,7 +372,7 @@ class Drr:
         flow = request.flow
         refund = request.charge_tokens - request.deferred_tokens - charge_tokens + deferred_tokens
         request.charge_tokens, request.deferred_tokens = charge_tokens, deferred_tokens
-        flow.tenant.charged -= refund
+        flow.charged -= refund
         self.pools[request.pool].settle(now, flow, refund, ended)
 
     def _dequeue(self, now: float, request: Request) -> None:

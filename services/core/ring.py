@@ -188,9 +188,16 @@ class Ring(Generic[M]):
                 self._place(member)
 
     def inherit_debt(self, now: float, member: M, owed: float) -> None:
-        """Add debt from elsewhere to a member that is out of the ring."""
+        """Add debt from elsewhere to a member, in turn or out of the ring; a negative one is a refund.
+
+        The work was not served here, so measured rounds do not count it.
+        """
         self.settle(now, member, -owed, owed)
         self._served -= owed
+
+    def position(self, now: float, member: Schedulable) -> float:
+        """The member's place in the ring's virtual time, in tokens per unit of weight: the lowest is the next."""
+        return self.given - self.deficit_at(now, member) / member.weight
 
     def reweigh(self, member: M, weight: float) -> None:
         """Change the member's weight. Past rounds count with the old one."""

@@ -36,6 +36,7 @@ from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.pool import ClassNode, Flow
 from services.core.request import RUNNING, WAITING, Request
+from services.core.shareddiscipline import SharedDrrDiscipline
 from services.core.stats import ClassStats, PoolStats, TenantStats
 
 FIRST_QUANTUM_TOKENS = 1000.0
@@ -129,7 +130,8 @@ class Scheduler:
         self._admission = (DeadlineAdmission if policies.admission else BoundedAdmission)(self._degradation)
         self._learns_from = self._admission.learns_from(now)
         self.drr.own_bounds = policies.own_bounds
-        self.drr.serve_by(now, DrrDiscipline if policies.fairness else FifoDiscipline)
+        fair = SharedDrrDiscipline if self.settings.several_routers else DrrDiscipline
+        self.drr.serve_by(now, fair if policies.fairness else FifoDiscipline)
         for request in self.drr.waiting():
             self._set_expiry(request)
 
