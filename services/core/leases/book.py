@@ -9,8 +9,9 @@ router that keeps a slot needs no message, and its slot is not idle for a moment
 
 `may` falls in two ways only: at the end of a request, whose slot the router cannot use again before it reads the
 answer; or as the router itself has said (`Ask.keep`), which holds for all grants that are under way. So no slot is
-promised twice, whatever is lost, late, repeated or out of order, and no acknowledgement is awaited. And a request starts only within its router's `may`, or in a slot
-that is neither taken nor promised: no more than `slots + look-ahead` run, wherever a wrong lease comes from.
+promised twice, whatever is lost, late, repeated or out of order, and no acknowledgement is awaited. And a request
+starts only within its router's `may`, or in a slot that is neither taken nor promised: no more than `slots +
+look-ahead` run, wherever a wrong lease comes from.
 
 Bound: MAX_ROUTERS. O(routers) for each decision.
 """
