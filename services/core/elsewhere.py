@@ -27,13 +27,14 @@ STALE_S = 2.0
 class Elsewhere:
     """One pool's tenants at other routers. `slots` is the sum of the slots of all workers, whoever uses them."""
 
-    __slots__ = ("_asked", "_weights", "received_at", "slots")
+    __slots__ = ("_asked", "_shares", "_weights", "received_at", "slots")
 
     def __init__(self) -> None:
         self.slots = 0
         self.received_at = -inf
         self._asked: Mapping[tuple[str, str], float] = {}
         self._weights: Mapping[str, float] = {}
+        self._shares: dict[Flow, float] = {}
 
     def receive(self, now: float, asked_per_s: Mapping[tuple[str, str], float], weights: Mapping[str, float]) -> None:
         """Replace what is known. By tenant and class: work in token-equivalents per second that other routers were
@@ -41,6 +42,7 @@ class Elsewhere:
         """
         self.received_at = now
         self._asked, self._weights = asked_per_s, weights
+        self._shares.clear()
 
     def is_fresh(self, now: float) -> bool:
         """Whether the exchange is recent enough to decide by."""
@@ -60,6 +62,24 @@ class Elsewhere:
         elsewhere = self._asked.get((flow.tenant.id, node.name), 0.0) * exp((self.received_at - now) / DEMAND_S)
         return (asked_per_s + elsewhere) / (rate / slots * self.slots * share)
 
+    def share(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator) -> float | None:
+        """The share of this router's rate that a tenant above its share of the pool gets here; None for any other one.
+
+        It is its share of the whole pool, times the part of its requests that come here; or what it got lately, if that
+        is more, since it also gets what others leave. Kept for `share_of`.
+        """
+        asked_per_s = flow.stats.asked.rate(now)
+        load = self.load(now, flow, pool, estimator, asked_per_s)
+        if load is None or load <= 1.0 or not estimator.rate:
+            self._shares.pop(flow, None)
+            return None
+        share = self._shares[flow] = max(asked_per_s / load, flow.stats.got.rate(now)) / estimator.rate
+        return share
+
+    def share_of(self, flow: Flow) -> float:
+        """What `share` found last; infinity if it found none."""
+        return self._shares.get(flow, inf)
+
     def active_weight(self, node: ClassNode) -> float:
         """The weight of the tenants of this class that are active at any router."""
         return node.active_weight + self._weights.get(node.name, 0.0)
@@ -70,15 +90,6 @@ class Elsewhere:
             return 1.0
         weights = [each.weight for each in pool.nodes.values() if each is node or self.active_weight(each) > 0]
         return node.weight / sum(weights, 0.0)
-
-    def entitled(self, pool: PoolQueue) -> float:
-        """The part of the pool that the tenants that are active here would get of all routers together, 0 to 1."""
-        parts = [
-            node.active_weight / self.active_weight(node) * self.class_share(pool, node)
-            for node in pool.nodes.values()
-            if node.active_flows
-        ]
-        return min(1.0, sum(parts, 0.0))
 
     def __repr__(self) -> str:
         return f"<Elsewhere {self.slots} slots, as of {self.received_at:g}: {dict(self._weights)} active>"

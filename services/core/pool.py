@@ -218,12 +218,15 @@ class PoolQueue:
         assert flow.unsettled > -ROUNDING_TOKENS, f"{flow!r}: {flow.unsettled:g} tokens are in flight"
 
     def charge_elsewhere(self, now: float, flow: Flow, cost: float) -> None:
-        """Charge what another router of the pool served to this tenant, at both levels; negative: refund it.
+        """Charge what other routers of the pool served to this tenant, within its class; negative: refund it.
 
         It is not in `flow.charged`, which counts what this router served.
         """
         flow.node.flows.inherit_debt(now, flow, cost)
-        self.classes.inherit_debt(now, flow.node, cost)
+
+    def charge_class_elsewhere(self, now: float, node: ClassNode, cost: float) -> None:
+        """Charge what other routers served to all tenants of the class, those that this router does not know too."""
+        self.classes.inherit_debt(now, node, cost)
 
     def reprice(self, flow: Flow, request: Request, charge_tokens: float) -> None:
         """Change the estimate of a queued request. It keeps its place, and its flow its turn."""

@@ -195,9 +195,16 @@ class Ring(Generic[M]):
         self.settle(now, member, -owed, owed)
         self._served -= owed
 
-    def position(self, now: float, member: Schedulable) -> float:
-        """The member's place in the ring's virtual time, in tokens per unit of weight: the lowest is the next."""
-        return self.given - self.deficit_at(now, member) / member.weight
+    @property
+    def served(self) -> float:
+        """All charges, less refunds, in token-equivalents. Debt that was inherited is not in it."""
+        return self._served
+
+    def advance(self, given: float) -> None:
+        """Go on to this virtual time, without members: the ring has work at other routers. Debts are paid by it."""
+        assert not self.backlog, f"{self!r} has work, and is set to {given:g}"
+        if given > self.given:
+            self.given = given
 
     def reweigh(self, member: M, weight: float) -> None:
         """Change the member's weight. Past rounds count with the old one."""

@@ -58,10 +58,6 @@ class SingleClass(Generic[M]):
     def inherit_debt(self, now: float, member: M, owed: float) -> None:
         """Nothing to do: there is no other member to be fair to."""
 
-    def position(self, now: float, member: Schedulable) -> float:
-        """The start of virtual time: with one member it does not go on."""
-        return 0.0
-
     def skip(self, member: M) -> None:
         self._skipped = True
 

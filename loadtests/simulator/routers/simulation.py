@@ -397,7 +397,7 @@ class RoutersSimulation(Simulation):
         router, name, grant = what
         router.borrower.holdings[name].receive(now, grant)
         if not router.ledger.elsewhere.is_fresh(now):
-            router.level.receive(dict(grant.lowest), -math.inf)
+            router.level.receive(dict(grant.lowest))
         self._pump(now, router)
 
     def _tick(self, now: float, _: None) -> None:

@@ -13,6 +13,9 @@ promised twice, whatever is lost, late, repeated or out of order, and no acknowl
 starts only within its router's `may`, or in a slot that is neither taken nor promised: no more than `slots +
 look-ahead` run, wherever a wrong lease comes from.
 
+A router whose asks arrive and which receives no grant (a link that is cut one way) would hold slots that it cannot use.
+Its lease is not prolonged while grants stay unacknowledged, and it is lent nothing more before it acknowledges one.
+
 Bound: MAX_ROUTERS. O(routers) for each decision.
 """
 
@@ -34,8 +37,11 @@ class BookedLease:
     """What one router has been lent here. One process: its successor has a lease of its own."""
 
     __slots__ = (
+        "acknowledged",
+        "echo",
         "epoch",
         "granted",
+        "is_deaf",
         "lapses_at",
         "may",
         "quantum",
@@ -45,6 +51,7 @@ class BookedLease:
         "router",
         "running",
         "ttl_s",
+        "unacknowledged_since",
         "wants",
     )
 
@@ -54,8 +61,16 @@ class BookedLease:
         self.received: Stamp = NEVER
         """The last ask."""
         self.received_at = 0.0
+        self.echo: Stamp = NEVER
+        """The last ask that prolonged it."""
         self.granted: Stamp = NEVER
         """The last grant."""
+        self.acknowledged: Stamp = NEVER
+        """The last grant that its router had received."""
+        self.unacknowledged_since = inf
+        """When the first grant after the last acknowledged one was made; infinity if there is none."""
+        self.is_deaf = False
+        """It has not shown yet that it receives grants again."""
         self.may = 0
         self.running = 0
         self.lapses_at = -inf
@@ -87,7 +102,7 @@ class LeaseBook:
     `epoch`: when the worker started, in milliseconds since 1970. Raises ValueError for negative slots.
     """
 
-    __slots__ = ("_ceiling", "_grants", "_leases", "_left", "_running_left", "epoch", "look_ahead", "slots")
+    __slots__ = ("_ceiling", "_deaf", "_grants", "_leases", "_left", "_running_left", "epoch", "look_ahead", "slots")
 
     def __init__(self, epoch: int, slots: int, look_ahead: int = 0) -> None:
         self.epoch = epoch
@@ -96,6 +111,7 @@ class LeaseBook:
         self._leases: dict[str, BookedLease] = {}
         self._left: dict[tuple[str, int], int] = {}  # requests that run for processes that have been replaced
         self._running_left = 0
+        self._deaf: dict[str, Stamp] = {}  # routers whose leases ended although they asked: the last grant then
         self.slots = self._ceiling = 0
         self.resize(0.0, slots)
 
@@ -137,8 +153,12 @@ class LeaseBook:
             return {ask.router: self._repeated(lease)}
         lease.received, lease.received_at = ask.stamp, now
         lease.wants, lease.quantum, lease.recalled = ask.wants, ask.quantum, False
-        lease.ttl_s = min(MAX_TTL_S, max(MIN_TTL_S, ask.ttl_s))
-        lease.lapses_at = max(lease.lapses_at, now + lease.ttl_s * (1.0 + DRIFT))
+        self._acknowledge(now, lease, ask.ack)
+        if now - lease.unacknowledged_since <= lease.ttl_s:
+            lease.echo, lease.ttl_s = ask.stamp, min(MAX_TTL_S, max(MIN_TTL_S, ask.ttl_s))
+            lease.lapses_at = max(lease.lapses_at, now + lease.ttl_s * (1.0 + DRIFT))
+        else:
+            lease.wants = ()
         if ask.keep is not None:
             lease.may = min(lease.may, max(0, ask.keep))
         changed = {lease.router: lease, **self._lend(now)}
@@ -199,6 +219,8 @@ class LeaseBook:
     def lapse(self, now: float) -> None:
         """End the leases whose time is over. What runs stays counted until it ends."""
         for lease in [each for each in self._leases.values() if each.lapses_at < now]:
+            if now - lease.received_at <= lease.ttl_s:
+                self._deaf[lease.router] = lease.granted
             self._end_lease(lease)
 
     def expire(self, now: float) -> Grants:
@@ -217,13 +239,25 @@ class LeaseBook:
         lease = self._leases.get(ask.router)
         if lease is not None and ask.stamp[0] > lease.epoch:
             self._end_lease(lease)
+            self._deaf.pop(ask.router, None)
             lease = None
         if lease is None and len(self._leases) < MAX_ROUTERS:
             epoch = ask.stamp[0]
             lease = self._leases[ask.router] = BookedLease(ask.router, epoch)
+            lease.is_deaf = ask.router in self._deaf
             lease.running = self._left.pop((ask.router, epoch), 0)
             self._running_left -= lease.running
         return lease
+
+    def _acknowledge(self, now: float, lease: BookedLease, ack: Stamp) -> None:
+        if ack >= lease.granted:
+            lease.unacknowledged_since = inf
+        elif ack > lease.acknowledged:
+            lease.unacknowledged_since = now
+        lease.acknowledged = max(ack, lease.acknowledged)
+        if lease.is_deaf and ack > self._deaf[lease.router]:
+            lease.is_deaf = False
+            del self._deaf[lease.router]
 
     def _end_lease(self, lease: BookedLease) -> None:
         del self._leases[lease.router]
@@ -247,7 +281,7 @@ class LeaseBook:
         return [
             lease.claim(want)
             for lease in self._leases.values()
-            if lease is not but and now - lease.received_at <= WANT_TTL_S
+            if lease is not but and not lease.is_deaf and now - lease.received_at <= WANT_TTL_S
             for want in lease.wants
             if want.requests > 0
         ]
@@ -300,6 +334,8 @@ class LeaseBook:
     def _grant(self, now: float, lease: BookedLease) -> Grant:
         self._grants += 1
         lease.granted = self.epoch, self._grants
+        if lease.unacknowledged_since == inf:
+            lease.unacknowledged_since = now
         others: dict[str, float] = {}
         for claim in self._claims(now, but=lease):
             name = claim.want.class_name
@@ -309,7 +345,7 @@ class LeaseBook:
 
     def _repeated(self, lease: BookedLease) -> Grant:
         """What was granted last, for an ask that was received before."""
-        return Grant(lease.granted, lease.received, lease.may, lease.ttl_s, self.slots)
+        return Grant(lease.granted, lease.echo, lease.may, lease.ttl_s, self.slots)
 
     def _void(self, ask: Ask) -> Grant:
         """For a process that has been replaced, and for one router too many: it may use nothing."""

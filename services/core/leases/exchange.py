@@ -1,6 +1,9 @@
 """The arithmetic of the exchange: what the routers of a pool add up in a store, as one function of the store's state.
 
     served, requests, tokens   sums over all routers, by tenant and class, since the store was empty
+    served by class            likewise, over all tenants
+    turn                       of a class: served by class / weight; a class that begins to wait is set to the lowest
+                               turn of those that wait, so that it saves nothing up
     asked                      work per second, fading with DEMAND_S on the store's clock
     active weight A            of the tenants that were active at any router within ACTIVE_S, by class
     V                          the lowest level of the routers that waited within LEVEL_S, by class
@@ -45,6 +48,15 @@ class UsageRow(NamedTuple):
     active: bool = False
 
 
+class ClassLevel(NamedTuple):
+    """One class at one router."""
+
+    class_name: str
+    weight: float
+    level: float | None
+    """Its level if it waits for a slot; None if it does not."""
+
+
 class UsageReport(NamedTuple):
     """One call. `stamp` grows with each new set of rows; a set that was not answered is sent again with its stamp."""
 
@@ -52,10 +64,8 @@ class UsageReport(NamedTuple):
     stamp: Stamp
     run: str
     """The run of the store that the rows are for; empty before the first answer."""
-    levels: tuple[tuple[str, float], ...]
-    """By class in which the router waits for a slot: its level."""
-    turn: float | None
-    """The lowest turn of these classes."""
+    levels: tuple[ClassLevel, ...]
+    """Of all classes."""
     rows: tuple[UsageRow, ...]
 
 
@@ -82,12 +92,12 @@ class UsageAnswer(NamedTuple):
     """Routers that called lately, this one included."""
     totals: tuple[UsageTotals, ...]
     """Of the tenants of the report's rows, in their order."""
+    classes: tuple[tuple[str, float, float], ...]
+    """By class: what all its tenants were served, and its turn."""
     weights: tuple[tuple[str, float], ...]
     """By class: the active weight A."""
     lowest: tuple[tuple[str, float], ...]
     """By class: V."""
-    lowest_turn: float | None
-    """V of the ring of classes."""
 
 
 class _Sums:
@@ -104,47 +114,63 @@ class _Sums:
 class UsageExchange:
     """The state of the store for one pool. `run` is its own random name."""
 
-    __slots__ = ("_active", "_levels", "_stamps", "_sums", "run")
+    __slots__ = ("_active", "_classes", "_levels", "_stamps", "_sums", "_turns", "_waiting", "run")
 
     def __init__(self, run: str) -> None:
         self.run = run
         self._sums: OrderedDict[tuple[str, str], _Sums] = OrderedDict()  # the longest unchanged first
         self._active: dict[str, OrderedDict[str, tuple[float, float]]] = {}  # class: tenant: weight, active at
-        self._levels: dict[str, tuple[float, tuple[tuple[str, float], ...], float | None]] = {}
+        self._levels: dict[str, tuple[float, tuple[ClassLevel, ...]]] = {}  # router: when, and what it said
         self._stamps: dict[str, Stamp] = {}
+        self._classes: dict[str, float] = {}
+        self._turns: dict[str, float] = {}
+        self._waiting: set[str] = set()
 
     def call(self, now: float, report: UsageReport) -> UsageAnswer:
         """Add a report, and answer with the sums. `now` is the store's clock."""
         added = report.run == self.run
         if added and report.stamp > self._stamps.get(report.router, NEVER):
             self._stamps[report.router] = report.stamp
+            weights = {each.class_name: each.weight for each in report.levels}
             for row in report.rows:
-                self._add(now, row)
+                self._add(now, row, weights.get(row.class_name, 1.0))
         for row in report.rows:
             if row.active:
                 of_class = self._active.setdefault(row.class_name, OrderedDict())
                 of_class[row.tenant] = row.weight, now
                 of_class.move_to_end(row.tenant)
-        self._levels[report.router] = now, report.levels, report.turn
+        self._levels[report.router] = now, report.levels
         self._forget(now)
+        lowest = self._lowest()
+        self._begin_waiting(set(lowest))
         return UsageAnswer(
             self.run,
             report.stamp,
             added,
             len(self._levels),
             tuple([self._totals(now, row) for row in report.rows]),
+            tuple([(name, served, self._turns[name]) for name, served in sorted(self._classes.items())]),
             tuple([(name, self._weight(name)) for name in sorted(self._active)]),
-            tuple(sorted(self._lowest().items())),
-            min([turn for _, _, turn in self._levels.values() if turn is not None], default=None),
+            tuple(sorted(lowest.items())),
         )
 
-    def _add(self, now: float, row: UsageRow) -> None:
+    def _begin_waiting(self, waiting: set[str]) -> None:
+        """Classes that did not wait before save nothing up."""
+        before = [self._turns.get(name, 0.0) for name in self._waiting & waiting]
+        for name in waiting - self._waiting if before else ():
+            self._turns[name] = max(self._turns.get(name, 0.0), min(before))
+            self._classes.setdefault(name, 0.0)
+        self._waiting = waiting
+
+    def _add(self, now: float, row: UsageRow, class_weight: float) -> None:
         key = row.tenant, row.class_name
         sums = self._sums.get(key)
         if sums is None:
             sums = self._sums[key] = _Sums(now)
         self._sums.move_to_end(key)
         sums.served += row.served
+        self._classes[row.class_name] = self._classes.get(row.class_name, 0.0) + row.served
+        self._turns[row.class_name] = self._turns.get(row.class_name, 0.0) + row.served / class_weight
         sums.requests += row.requests
         sums.tokens += row.tokens
         sums.asked = sums.asked * exp((sums.asked_at - now) / DEMAND_S) + row.asked
@@ -160,9 +186,10 @@ class UsageExchange:
 
     def _lowest(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for _, levels, _ in self._levels.values():
-            for name, level in levels:
-                found[name] = min(found.get(name, inf), level)
+        for _, levels in self._levels.values():
+            for name, _, level in levels:
+                if level is not None:
+                    found[name] = min(found.get(name, inf), level)
         return found
 
     def _forget(self, now: float) -> None:
@@ -171,7 +198,7 @@ class UsageExchange:
                 of_class.popitem(last=False)
         for name in [name for name, of_class in self._active.items() if not of_class]:
             del self._active[name]
-        for router in [router for router, (at, _, _) in self._levels.items() if now - at > LEVEL_S]:
+        for router in [router for router, (at, _) in self._levels.items() if now - at > LEVEL_S]:
             del self._levels[router]
         for _ in range(FORGET_AT_ONCE):
             if not self._sums or now - next(iter(self._sums.values())).received_at <= FORGET_S:

@@ -116,7 +116,7 @@ class Holding:
         given = None
         if self._gives and alone:  # said until it is confirmed: an ask may be lost
             given, self._kept_from = self._keep, stamp
-        return Ask(self.router, stamp, given, wants, quantum, ttl_s)
+        return Ask(self.router, stamp, self._granted, given, wants, quantum, ttl_s)
 
     def receive(self, now: float, grant: Grant) -> bool:
         """A grant, in any order. False: it is older than the last one, and changes nothing."""

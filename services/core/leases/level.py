@@ -1,13 +1,17 @@
 """How far a router's rings have come, on one clock for all routers of a pool.
 
     level = given + offset             of the ring of tenants in one class, `given` being its virtual time (`ring.py`)
-    turn  = position + offset          of a class in the ring of classes
-    V     = the lowest of the routers that wait, of each ring
+    V     = the lowest level of the routers that wait in this class
+    turn  = what the class was served by all routers / its weight
 
 Rings are charged for what is served elsewhere, so `given` goes on at the rate of the whole pool, at a router that
 serves a tenant's every request as at one that serves half of them. A router that begins to wait is set to V: it
-saves nothing up while it has no work (start-time fair queueing; DSFQ, FAST 2007). A router that is more than two quanta
-ahead of V has used slots that others should have had.
+saves nothing up while it has no work (start-time fair queueing; DSFQ, FAST 2007). A ring without work follows V, or
+the debts of its tenants would stand still while the others' are paid. A router that is more than two quanta ahead of V
+has used slots that others should have had.
+
+The exchange counts the turns of the classes, and each router adds what it has served since: a class has one turn, at
+whichever routers it waits, as a position in one of their rings would not be.
 """
 
 from __future__ import annotations
@@ -54,6 +58,10 @@ class CommonClock:
     def level(self, virtual: float) -> float:
         return virtual + self._offset
 
+    def virtual(self, level: float) -> float:
+        """The virtual time of the ring at this level."""
+        return level - self._offset
+
     def receive(self, lowest: float) -> None:
         """The lowest level, as the exchange or a worker says."""
         if self.lowest < lowest < inf:
@@ -68,46 +76,44 @@ class PoolLevel:
     def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
         self._clocks: dict[str, CommonClock] = {}
-        self._turns = CommonClock()
+        self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
 
     def wants(self, now: float, is_light: IsLight) -> tuple[Want, ...]:
         """What waits in each class and could start. Call it only while no slot is free: it marks the classes as
         waiting.
         """
-        pool = self._pool
-        nodes = [node for node in pool.nodes.values() if node.flows.backlog]
-        for node in pool.nodes.values():
-            if not node.flows.backlog:
-                self.clock(node.name).rest()
-        if not nodes:
-            self._turns.rest()
-            return ()
-        positions = [pool.classes.position(now, node) for node in nodes]
-        ahead = self._turns.wait(min(positions)) - min(positions)
-        return tuple(
-            [
-                Want(
-                    node.name,
-                    min(MAX_WANTED, node.flows.backlog),
-                    light_requests(node, is_light),
-                    self.clock(node.name).wait(node.flows.given),
-                    position + ahead,
-                )
-                for node, position in zip(nodes, positions, strict=True)
-            ]
-        )
+        found: list[Want] = []
+        for node in self._pool.nodes.values():
+            ring, clock = node.flows, self.clock(node.name)
+            if not ring.backlog:
+                clock.rest()
+                continue
+            light, level = light_requests(node, is_light), clock.wait(ring.given)
+            found.append(Want(node.name, min(MAX_WANTED, ring.backlog), light, level, self.turn(node)))
+        return tuple(found)
+
+    def turn(self, node: ClassNode) -> float:
+        """What the class was served by all routers, per unit of weight, with what this one served since."""
+        turn, served = self._turns.get(node.name, (0.0, 0.0))
+        return turn + max(0.0, node.flows.served - served) / node.weight
 
     def rest(self) -> None:
         """Nothing waits, or a slot is free for it."""
-        self._turns.rest()
         for clock in self._clocks.values():
             clock.rest()
 
-    def receive(self, lowest: Mapping[str, float], lowest_turn: float) -> None:
-        """V of each class, and of the ring of classes."""
+    def receive(self, lowest: Mapping[str, float]) -> None:
+        """V of each class. Rings without work go on to it."""
         for name, level in lowest.items():
-            self.clock(name).receive(level)
-        self._turns.receive(lowest_turn)
+            clock = self.clock(name)
+            clock.receive(level)
+            node = self._pool.nodes.get(name)
+            if node is not None and not node.flows.backlog:
+                node.flows.advance(clock.virtual(clock.lowest))
+
+    def set_turn(self, class_name: str, turn: float, served: float) -> None:
+        """The turn of a class as the exchange says, counting `served` of this router."""
+        self._turns[class_name] = turn, served
 
     def is_ahead(self) -> bool:
         """Whether every class with work is more than two quanta ahead of V."""

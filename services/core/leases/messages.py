@@ -39,6 +39,8 @@ class Ask(NamedTuple):
 
     router: str
     stamp: Stamp
+    ack: Stamp
+    """The stamp of the last grant that it received from this worker."""
     keep: int | None = None
     """It gives back what it has above this. It holds itself to that with every grant that does not echo this ask or a
     later one, so the worker may lend these slots at once. None: it gives nothing back.

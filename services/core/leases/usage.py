@@ -14,12 +14,12 @@ Cost: O(tenants that this router knows) for each report, off the path of request
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, nan
 from typing import NamedTuple
 
 from services.core.drr import Drr
 from services.core.elsewhere import Elsewhere
-from services.core.leases.exchange import UsageAnswer, UsageReport, UsageRow, UsageTotals
+from services.core.leases.exchange import ClassLevel, UsageAnswer, UsageReport, UsageRow, UsageTotals
 from services.core.leases.level import PoolLevel
 from services.core.leases.messages import Stamp, Want
 from services.core.pool import Flow, PoolQueue
@@ -71,6 +71,7 @@ class UsageLedger:
 
     __slots__ = (
         "_active",
+        "_classes",
         "_drr",
         "_entries",
         "_epoch",
@@ -96,8 +97,9 @@ class UsageLedger:
         self._sequence = 0
         self._run = ""
         self._entries: dict[Key, _Entry] = {}
-        self._pending: tuple[Stamp, str, tuple[UsageRow, ...]] | None = None
+        self._pending: tuple[Stamp, str, tuple[UsageRow, ...], dict[str, float]] | None = None
         self._active: dict[str, float] = {}
+        self._classes: dict[str, list[float]] = {}  # by class: own in this run, and others' that was charged
 
     # ---- what is reported
 
@@ -110,11 +112,12 @@ class UsageLedger:
         """The next call. `wants` is what waits for a slot; empty if nothing does."""
         if self._pending is None:
             self._sequence += 1
-            self._pending = (self._epoch, self._sequence), self._run, self._rows(now)
-        stamp, _, rows = self._pending
-        levels = tuple([(want.class_name, want.level) for want in wants])
-        turn = min([want.turn for want in wants], default=None)
-        return UsageReport(self.router, stamp, self._run, levels, turn, rows)
+            served = {name: node.flows.served for name, node in self._pool.nodes.items()}
+            self._pending = (self._epoch, self._sequence), self._run, self._rows(now), served
+        stamp, _, rows, _ = self._pending
+        waiting = {want.class_name: want.level for want in wants}
+        levels = [ClassLevel(name, node.weight, waiting.get(name)) for name, node in self._pool.nodes.items()]
+        return UsageReport(self.router, stamp, self._run, tuple(levels), rows)
 
     def _rows(self, now: float) -> tuple[UsageRow, ...]:
         rows: list[UsageRow] = []
@@ -163,8 +166,11 @@ class UsageLedger:
         if answer.run != self._run:
             self._begin_run(answer.run)
         elif answer.added:
-            for row in self._pending[2]:
+            _, _, rows, served = self._pending
+            for row in rows:
                 self._count_own(row)
+            for name, _, turn in answer.classes:
+                self._level.set_turn(name, turn, served.get(name, 0.0))
             self._pending = None
         self.routers = answer.routers
         asked: dict[Key, float] = {}
@@ -178,9 +184,11 @@ class UsageLedger:
             asked[key] = max(0.0, totals.asked_per_s - own_asked_per_s)
             if more := self._charge(now, entry, totals):
                 used.append(more)
+        for name, of_all, _ in answer.classes:
+            self._charge_class(now, name, of_all)
         weights = {name: max(0.0, weight - self._active.get(name, 0.0)) for name, weight in answer.weights}
         self.elsewhere.receive(now, asked, weights)
-        self._level.receive(dict(answer.lowest), float("-inf") if answer.lowest_turn is None else answer.lowest_turn)
+        self._level.receive(dict(answer.lowest))
         self._forget(now)
         return used
 
@@ -192,12 +200,15 @@ class UsageLedger:
         if self._pending is not None and self._pending[1]:
             self._pending = None
         elif self._pending is not None:
-            self._pending = self._pending[0], run, self._pending[2]
+            stamp, _, rows, served = self._pending
+            self._pending = stamp, run, rows, served
         self._run = run
+        self._classes.clear()
         for entry in self._entries.values():
             entry.own, entry.seen = UsageTotals("", "", 0.0, 0.0, 0, 0.0), None
 
     def _count_own(self, row: UsageRow) -> None:
+        self._classes.setdefault(row.class_name, [0.0, nan])[0] += row.served
         entry = self._entries.get((row.tenant, row.class_name))
         if entry is not None:
             own = entry.own
@@ -223,6 +234,15 @@ class UsageLedger:
         if requests or abs(tokens) > QUIET:
             return UsedElsewhere(totals.tenant, totals.class_name, requests, tokens)
         return None
+
+    def _charge_class(self, now: float, name: str, served: float) -> None:
+        known = self._classes.setdefault(name, [0.0, nan])
+        elsewhere = served - known[0]
+        cost, known[1] = elsewhere - known[1], elsewhere
+        node = self._pool.nodes.get(name)
+        if node is not None and abs(cost) > QUIET:  # not in the first answer of a run: nan
+            limit = MAX_QUANTA * self._pool.quantum * node.weight
+            self._pool.charge_class_elsewhere(now, node, max(-limit, min(limit, cost)))
 
     def _forget(self, now: float) -> None:
         if len(self._entries) > 2 * len(self._drr.tenants) + 64:
