@@ -15,6 +15,8 @@ look-ahead` run, wherever a wrong lease comes from.
 
 A router whose asks arrive and which receives no grant (a link that is cut one way) would hold slots that it cannot use.
 Its lease is not prolonged while grants stay unacknowledged, and it is lent nothing more before it acknowledges one.
+And a router that has slots which it does not use yet, half of the worker's, gets no further one: a frozen
+router, the least served of all, would soon have every slot.
 
 Bound: MAX_ROUTERS. O(routers) for each decision.
 """
@@ -28,6 +30,8 @@ from services.core.leases.times import DRIFT, MAX_TTL_S, MIN_TTL_S, WANT_TTL_S
 from services.core.leases.turn import Claim, first, keeps
 
 MAX_ROUTERS = 64
+UNUSED_PART = 2
+"""A router that does not use what it has is lent at most this part of the slots: a frozen one would get them all."""
 
 Grants = dict[str, Grant]
 """By router: what to send to it."""
@@ -281,10 +285,14 @@ class LeaseBook:
         return [
             lease.claim(want)
             for lease in self._leases.values()
-            if lease is not but and not lease.is_deaf and now - lease.received_at <= WANT_TTL_S
+            if lease is not but and now - lease.received_at <= WANT_TTL_S and self._may_lend(lease)
             for want in lease.wants
             if want.requests > 0
         ]
+
+    def _may_lend(self, lease: BookedLease) -> bool:
+        """Whether it has shown that it receives grants, and uses what it has."""
+        return not lease.is_deaf and lease.may - lease.running < max(1, self.slots // UNUSED_PART)
 
     def _quantum(self) -> float:
         """The largest of the routers' quanta: levels that differ by less are equal."""
@@ -297,6 +305,8 @@ class LeaseBook:
         others = self._claims(now, but=lease)
         if not others:
             return True
+        if lease.may - lease.running > max(1, self.slots // UNUSED_PART):
+            return False
         wants = [want for want in lease.wants if want.requests > 0]
         if not wants:
             if now - lease.received_at <= WANT_TTL_S or not lease.wants:
