@@ -301,7 +301,9 @@ class RoutersSimulation(Simulation):
             return
         book = self.books[name]
         self._post_grants(now, name, self._answering(now, name, job.router, book.receive(now, ask)))
-        if book.start(now, job.router.name, epoch):
+        grants = book.start(now, job.router.name, epoch)
+        if grants is not None:
+            self._post_grants(now, name, grants)
             worker.give(now, job)
             return
         self.over_slots += 1

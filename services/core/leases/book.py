@@ -168,19 +168,21 @@ class LeaseBook:
         changed = {lease.router: lease, **self._lend(now)}
         return {router: self._grant(now, each) for router, each in changed.items()}
 
-    def start(self, now: float, router: str, epoch: int) -> bool:
-        """A request of this router arrives. False: it has no slot here, and is refused as by any full worker."""
+    def start(self, now: float, router: str, epoch: int) -> Grants | None:
+        """A request of this router arrives, with an ask that was received before. None: it has no slot here, and is
+        refused as by any full worker.
+        """
         self.lapse(now)
         lease = self._leases.get(router)
+        is_leased = lease is not None and lease.epoch == epoch and lease.running < lease.may
+        if not is_leased and self.free <= 0:
+            return None
         if lease is not None and lease.epoch == epoch:
-            if lease.running < lease.may or self.free > 0:
-                lease.running += 1
-                return self._checked()
-        elif self.free > 0:
+            lease.running += 1
+        else:
             self._left[router, epoch] = self._left.get((router, epoch), 0) + 1
             self._running_left += 1
-            return self._checked()
-        return False
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def end(self, now: float, router: str, epoch: int) -> Grants:
         """A request of this router has ended, for any reason: who gets its slot. Its own grant goes with its answer."""
@@ -327,7 +329,7 @@ class LeaseBook:
             self._take_from(lease, chosen.want)
             lease.may = lease.promised + 1
             changed[lease.router] = lease
-        self._checked()
+        self._check()
         if self.free < 0 or self._claims(now):
             for lease in self._leases.values():
                 if lease.may > lease.running and not lease.recalled and not lease.wanted:
@@ -362,12 +364,11 @@ class LeaseBook:
         self._grants += 1
         return Grant((self.epoch, self._grants), ask.stamp, 0, 0.0, self.slots)
 
-    def _checked(self) -> bool:
-        """No slot is promised twice; after the worker has shrunk, the promises only fall. True, for the caller."""
+    def _check(self) -> None:
+        """No slot is promised twice; after the worker has shrunk, the promises only fall."""
         promised = self.promised
         assert promised <= self._ceiling, f"{promised} slots are promised, of {self._ceiling}: {self!r}"
         self._ceiling = max(self.slots + self.look_ahead, promised)
-        return True
 
     def __repr__(self) -> str:
         leases = list(self._leases.values())

@@ -2,8 +2,8 @@
 
     served, requests, tokens   sums over all routers, by tenant and class, since the store was empty
     served by class            likewise, over all tenants
-    turn                       of a class: served by class / weight; a class that begins to wait is set to the lowest
-                               turn of those that wait, so that it saves nothing up
+    turn                       of a class: served by class / weight. A class that begins to wait after ACTIVE_FOR_S is
+                               set to the lowest turn of those that wait, so that it saves nothing up
     asked                      work per second, fading with DEMAND_S on the store's clock
     active weight A            of the tenants that were active at any router within ACTIVE_S, by class
     V                          the lowest level of the routers that waited within LEVEL_S, by class
@@ -18,6 +18,7 @@ Cost: O(rows of the report), whatever the number of routers. Bound: the tenants 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from math import exp, inf
 from typing import NamedTuple
 
@@ -124,7 +125,7 @@ class UsageExchange:
         self._stamps: dict[str, Stamp] = {}
         self._classes: dict[str, float] = {}
         self._turns: dict[str, float] = {}
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, float] = {}  # class: when it waited last
 
     def call(self, now: float, report: UsageReport) -> UsageAnswer:
         """Add a report, and answer with the sums. `now` is the store's clock."""
@@ -142,7 +143,7 @@ class UsageExchange:
         self._levels[report.router] = now, report.levels
         self._forget(now)
         lowest = self._lowest()
-        self._begin_waiting(set(lowest))
+        self._begin_waiting(now, sorted(lowest))
         return UsageAnswer(
             self.run,
             report.stamp,
@@ -154,13 +155,16 @@ class UsageExchange:
             tuple(sorted(lowest.items())),
         )
 
-    def _begin_waiting(self, waiting: set[str]) -> None:
-        """Classes that did not wait before save nothing up."""
-        before = [self._turns.get(name, 0.0) for name in self._waiting & waiting]
-        for name in waiting - self._waiting if before else ():
-            self._turns[name] = max(self._turns.get(name, 0.0), min(before))
-            self._classes.setdefault(name, 0.0)
-        self._waiting = waiting
+    def _begin_waiting(self, now: float, waiting: Iterable[str]) -> None:
+        """A class that has not waited for ACTIVE_FOR_S saves nothing up. Shorter pauses are between two reports."""
+        for name in [name for name, at in self._waiting.items() if now - at > ACTIVE_FOR_S]:
+            del self._waiting[name]
+        for name in waiting:
+            if name not in self._waiting:
+                lowest = min([self._turns.get(other, 0.0) for other in self._waiting], default=0.0)
+                self._turns[name] = max(self._turns.get(name, 0.0), lowest)
+                self._classes.setdefault(name, 0.0)
+            self._waiting[name] = now
 
     def _add(self, now: float, row: UsageRow, class_weight: float) -> None:
         key = row.tenant, row.class_name

@@ -175,8 +175,10 @@ class Network:
         book, work = self.books[message.worker], message.work
         assert work is not None
         self.answer(message, book.receive(self.now, message.body))
-        if book.start(self.now, work.router.name, work.epoch):
+        grants = book.start(self.now, work.router.name, work.epoch)
+        if grants is not None:
             work.runs = True
+            self.send_grants(message.worker, grants)
         else:
             self.refused.append(work)
             self.send("done", work.router, work.worker, None, work)
