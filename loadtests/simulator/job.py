@@ -31,6 +31,7 @@ class Job(Request):
         "first_arrived_at",
         "forecast",
         "impatient",
+        "lease_epoch",
         "leaves_at",
         "loop",
         "natural_tokens",
@@ -80,6 +81,8 @@ class Job(Request):
     """Retry hints obeyed so far, over all attempts."""
     router: Any
     """The router that has it, where there are several (routers/router.py)."""
+    lease_epoch: int
+    """Of the lease that it was sent within."""
     worker: Worker | None
     worker_prompt: int
     worker_tokens: int

@@ -282,15 +282,16 @@ class RoutersSimulation(Simulation):
         self.messages["requests"] += 1
         if self._is_cut(now, router, name, "to"):
             return  # it ends at its deadline
-        self.schedule(now + self._half_trip_s, self._received, (job, ask, router.epoch))
+        job.lease_epoch = holding.epoch
+        self.schedule(now + self._half_trip_s, self._received, (job, ask))
 
     def _load(self, router: SimRouter, name: str) -> float:
         holding = router.borrower.holdings[name]
         return holding.uses / max(1, holding.slots)
 
-    def _received(self, now: float, what: tuple[Job, Ask | None, int]) -> None:
+    def _received(self, now: float, what: tuple[Job, Ask | None]) -> None:
         """A request arrives at its worker."""
-        job, ask, epoch = what
+        job, ask = what
         worker = job.worker
         assert worker is not None
         if job.state != RUNNING:
@@ -301,7 +302,7 @@ class RoutersSimulation(Simulation):
             return
         book = self.books[name]
         self._post_grants(now, name, self._answering(now, name, job.router, book.receive(now, ask)))
-        grants = book.start(now, job.router.name, epoch)
+        grants = book.start(now, job.router.name, job.lease_epoch)
         if grants is not None:
             self._post_grants(now, name, grants)
             worker.give(now, job)
@@ -323,7 +324,7 @@ class RoutersSimulation(Simulation):
         name, router = self._names[worker], job.router
         grant = None
         if not self.static:
-            grants = self.books[name].end(now, router.name, router.epoch)
+            grants = self.books[name].end(now, router.name, job.lease_epoch)
             grant = grants.pop(router.name, None)
             self._post_grants(now, name, grants)
         if job.state == RUNNING and job in router.jobs:
@@ -465,7 +466,7 @@ class RoutersSimulation(Simulation):
 
     def _disconnected(self, now: float, router: SimRouter) -> None:
         for name, book in self.books.items():
-            self._post_grants(now, name, book.disconnect(now, router.name, router.epoch))
+            self._post_grants(now, name, book.disconnect(now, router.name, router.borrower.holdings[name].epoch))
 
     def _is_cut(self, now: float, router: SimRouter, name: str, way: str) -> bool:
         return any(

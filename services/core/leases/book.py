@@ -169,7 +169,7 @@ class LeaseBook:
         return {router: self._grant(now, each) for router, each in changed.items()}
 
     def start(self, now: float, router: str, epoch: int) -> Grants | None:
-        """A request of this router arrives, with an ask that was received before. None: it has no slot here, and is
+        """A request of this router arrives, and its ask, of this epoch, was received. None: it has no slot here, and is
         refused as by any full worker.
         """
         self.lapse(now)
@@ -202,7 +202,7 @@ class LeaseBook:
         return {router: self._grant(now, each) for router, each in changed.items()}
 
     def disconnect(self, now: float, router: str, epoch: int) -> Grants:
-        """The stream to this router ended: its lease is void, and what runs for it stays counted until it ends."""
+        """The stream of this epoch ended: its lease is void, and what runs for it stays counted until it ends."""
         lease = self._leases.get(router)
         if lease is None or lease.epoch != epoch:
             return {}

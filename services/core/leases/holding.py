@@ -135,9 +135,19 @@ class Holding:
         return True
 
     def disconnect(self) -> None:
-        """The stream from this worker ended: nothing starts there before it answers an ask that is sent from now on."""
+        """The stream from this worker ended: nothing starts there before it answers an ask that is sent from now on.
+
+        From now on it asks as another process would, with a higher epoch: the worker may see the end of the stream
+        later than these asks, and then does not take it for the end of the lease that they began.
+        """
+        self._epoch, self._asks = self._epoch + 1, 0
         self.lapses_at = -inf
         self._sent.clear()
+
+    @property
+    def epoch(self) -> int:
+        """Of its asks now: that of the router, and one more for each stream that ended."""
+        return self._epoch
 
     @property
     def _next(self) -> Stamp:

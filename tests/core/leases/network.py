@@ -83,6 +83,8 @@ class Network:
         self.refused: list[Work] = []
         self.excused: set[tuple[str, str]] = set()
         """(router, worker) whose leases were cut short: by a broken connection, a crash, a partition."""
+        self.unknown: set[tuple[str, str]] = set()
+        """(router, worker) of which nobody knows whether a request still runs."""
         for n in range(routers):
             self.begin(f"r{n}", rates[n % len(rates)])
 
@@ -121,7 +123,7 @@ class Network:
         now = self.clock(router)
         ask = router.borrower.start(now, worker, ())
         ask = ask._replace(wants=router.wants(now))
-        work = Work(router, worker, router.epoch, name)
+        work = Work(router, worker, ask.stamp[0], name)
         self.work.append(work)
         self.send("request", router, worker, ask, work)
 
@@ -203,7 +205,7 @@ class Network:
             if message.work.runs:
                 self.end(message.work, answers=False)
         elif self.books[message.worker].epoch == message.book:
-            grants = self.books[message.worker].disconnect(self.now, message.router.name, message.router.epoch)
+            grants = self.books[message.worker].disconnect(self.now, message.router.name, message.body)
             self.send_grants(message.worker, grants)
 
     # ---- workers
