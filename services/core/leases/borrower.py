@@ -31,7 +31,7 @@ Wants = tuple[Want, ...]
 class Borrower:
     """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1."""
 
-    __slots__ = ("_epoch", "_light", "_random", "_said_at", "holdings", "quantum", "router")
+    __slots__ = ("_epoch", "_light", "_random", "_wanted_at", "holdings", "quantum", "router")
 
     def __init__(self, router: str, epoch: int, random: Callable[[], float]) -> None:
         self.router = router
@@ -42,7 +42,7 @@ class Borrower:
         self._epoch = epoch
         self._random = random
         self._light = -1  # light requests in the last wants that were sent; -1: nothing waited
-        self._said_at = 0.0
+        self._wanted_at = 0.0
 
     # ---- workers
 
@@ -111,7 +111,7 @@ class Borrower:
     def refresh(self, now: float, wants: Wants) -> Asks:
         """Now and then: repeat the wants, prolong the leases, give back what lingers."""
         asks: Asks = []
-        if wants and now - self._said_at >= WANT_EVERY_S:
+        if wants and now - self._wanted_at >= WANT_EVERY_S:
             asks = self._ask_for(now, wants, sum([want.light for want in wants]))
         every_s = self._ttl_s() / ASKS_PER_TTL
         for worker, holding in self.holdings.items():
@@ -124,7 +124,7 @@ class Borrower:
     # ---- inside
 
     def _ask_for(self, now: float, wants: Wants, light: int) -> Asks:
-        self._light, self._said_at = light, now
+        self._light, self._wanted_at = light, now
         part = self._split(wants)
         return [(worker, self._ask(now, self.holdings[worker], part)) for worker in self._asked(wants)]
 

@@ -68,6 +68,8 @@ def test_what_was_given_back_is_said_until_a_grant_confirms_it() -> None:
     assert (first.keep, again.keep) == (0, 0)
     holding.receive(0.1, granted(2, first, 3))
     assert holding.may(0.1) == 0
+    again = asked(holding, 0.1)
+    assert again.keep == 0
     holding.receive(0.1, granted(3, again, 0))
     assert asked(holding, 0.2).keep is None
 
