@@ -495,7 +495,11 @@ class RoutersSimulation(Simulation):
     def _sample(self, now: float, _: None) -> None:
         """Slots that are idle while a request waits that could start, at any router."""
         if any(router.alive and router.pool.classes.backlog for router in self.routers):
-            self._idle += sum(max(0, self._by_name[name].slots - book.running) for name, book in self.books.items())
+            used = {
+                name: worker.inflight if self.static else self.books[name].running
+                for name, worker in self._by_name.items()
+            }
+            self._idle += sum(max(0, self._by_name[name].slots - count) for name, count in used.items())
         self._samples += 1
         if now < self._until_s:
             self.schedule(now + SAMPLE_S, self._sample, None)
