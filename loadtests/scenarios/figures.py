@@ -35,6 +35,11 @@ FIGURES: dict[str, tuple[str, str]] = {
     "late_answers": ("answers sent after their deadline", ""),
     "gap_s": ("gap of service, in work of all workers", "s"),
     "jain": ("Jain's index, worst 60 s", ""),
+    "served_share": ("share of the service", "%"),
+    "goodput_less_one_router": ("goodput / capacity, less one router's", ""),
+    "p95_over_one_router": ("p95 of the admitted / one router's", ""),
+    "over_slots": ("requests at a worker without a slot for them", ""),
+    "gap_over_bound": ("gap of service / its bound", ""),
     "hints_admitted": ("first obeyed hints admitted", "%"),
 }
 

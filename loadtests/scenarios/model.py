@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from loadtests.scenarios.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Span, Trace
 from loadtests.scenarios.distributions import Distribution, Model, constant
+from loadtests.scenarios.routers import Place, Routers
 from loadtests.scenarios.validation import contradictions, messages_of
 from services.cli.errors import LabError
 
@@ -140,6 +141,8 @@ class TenantGroup(Model):
     """Share of requests to `/ask`; the rest are whole chat answers."""
     max_level: int = Field(0, ge=0, le=10)
     may_clamp: bool = False
+    routers: tuple[Place, ...] = Field((), max_length=64)
+    """The routers that its requests reach, each equally often; by default as `routers.ingress` says."""
 
     @model_validator(mode="after")
     def _no_request_is_both(self) -> Self:
@@ -176,10 +179,21 @@ class PolicyChoice(Model):
     """The deepest degradation level of any tenant; 0 disables degradation."""
     may_clamp: bool | None = None
     """Overrides all tenants."""
+    routers: dict[str, Any] = Field(default_factory=dict)
+    """Other values of the scenario's `routers`, such as `{count: 1}`."""
 
     @property
     def name(self) -> str:
         return self.label or self.policy
+
+    def routers_of(self, scenario: Scenario) -> Routers | None:
+        """The routers that this policy runs at. Raises ValidationError for a wrong value; see `_parts_agree`."""
+        if scenario.routers is None:
+            return None
+        given = {**scenario.routers.model_dump(), **self.routers}
+        if self.policy != "weir" or given["count"] == 1:
+            given |= {"count": 1, "faults": ()}
+        return Routers.model_validate(given)
 
 
 def _name_is_choice(given: Any) -> Any:
@@ -277,6 +291,8 @@ class Scenario(Model):
     bucket_s: float = Field(1.0, ge=0.05, le=3600)
     """Resolution of the time series."""
     workers: tuple[Workers, ...] = Field(min_length=1, max_length=100)
+    routers: Routers | None = None
+    """Several routers; by default there is one, beside its workers. In the simulator."""
     cache_silent: tuple[Span, ...] = Field((), max_length=100)
     """When the passage cache does not answer. Not in the simulator."""
     classes: tuple[TenantClass, ...] = Field((TenantClass(name="standard"),), max_length=32)
@@ -295,6 +311,11 @@ class Scenario(Model):
             raise ValueError("; ".join(faults))
         return self
 
+    def at_distance(self, half_trip_ms: float) -> Scenario:
+        """The scenario with its workers so far from the router, for each way."""
+        workers = tuple(group.model_copy(update={"round_trip_ms": 2 * half_trip_ms}) for group in self.workers)
+        return self.model_copy(update={"workers": workers})
+
     @property
     def runs(self) -> tuple[int, ...]:
         return self.seeds or (self.seed,)
@@ -302,6 +323,10 @@ class Scenario(Model):
     @property
     def slots(self) -> int:
         return sum(group.count * group.slots for group in self.workers)
+
+    @property
+    def worker_count(self) -> int:
+        return sum(group.count for group in self.workers)
 
     @property
     def tenant_count(self) -> int:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 def contradictions(scenario: Scenario) -> list[str]:
     """Contradictions between valid parts."""
-    return [*_window(scenario), *_windows(scenario), *_repeated(scenario), *_unknown(scenario)]
+    return [
+        *_window(scenario), *_windows(scenario), *_repeated(scenario), *_unknown(scenario), *_routers(scenario)
+    ]  # fmt: skip
 
 
 def messages_of(raw: Any, error: ValidationError) -> tuple[str, ...]:
@@ -88,6 +90,15 @@ def _repeated(scenario: Scenario) -> list[str]:
         for kind, names in kinds.items()
         for name in sorted(set(names))
         if names.count(name) > 1
+    ]
+
+
+def _routers(scenario: Scenario) -> list[str]:
+    count = 1 if scenario.routers is None else scenario.routers.count
+    return [
+        f"tenants: {group.name} asks router {max(group.routers)}, and the last is {count - 1}"
+        for group in scenario.tenants
+        if group.routers and max(group.routers) >= count
     ]
 
 

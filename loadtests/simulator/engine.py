@@ -6,6 +6,8 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from random import Random
 
 from loadtests.scenarios.model import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator import capacity, fairness
@@ -13,9 +15,12 @@ from loadtests.simulator.accounts import Account, merged
 from loadtests.simulator.capacity import Measured
 from loadtests.simulator.job import Job
 from loadtests.simulator.plan import Plan
-from loadtests.simulator.policies import catalog
+from loadtests.simulator.policies import catalog, weir
+from loadtests.simulator.policies.weir import WeirPolicy
 from loadtests.simulator.report import Capacity, Ledger, PolicyReport, TenantReport
+from loadtests.simulator.routers.simulation import RoutersSimulation
 from loadtests.simulator.simulation import Simulation
+from services.core.cost import Weights
 
 Progress = Callable[[float], None]
 """Called with the share of the run that is done, 0 to 1."""
@@ -60,6 +65,11 @@ def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Sim
     """A simulation at second 0."""
     plan = Plan(scenario, measured.rates, seed=scenario.seed, choice=choice)
     weights = capacity.weights_of(scenario.workers)
+    routers = choice.routers_of(scenario)
+    if routers is not None and routers.count > 1:
+        return RoutersSimulation(
+            scenario, routers, plan, partial(_router_policy, scenario, choice, weights), weights, seed=scenario.seed
+        )
     policy = catalog.build(
         scenario,
         choice,
@@ -68,7 +78,16 @@ def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Sim
         announced=capacity.announced(scenario.workers),
         tenant_weights={tenant.name: tenant.weight for tenant in plan.tenants},
     )
+    if routers is not None:
+        scenario = scenario.at_distance(routers.half_trip_ms)
     return Simulation(scenario, plan, policy, weights, seed=scenario.seed)
+
+
+def _router_policy(scenario: Scenario, choice: PolicyChoice, weights: Weights, place: int) -> WeirPolicy:
+    """The policy of one of several routers."""
+    settings = {**scenario.weir, **choice.settings, "several_routers": True}
+    random = Random(f"{scenario.seed}/weir/{place}").random
+    return weir.build(scenario, settings, weights, capacity.announced(scenario.workers), random)
 
 
 def report_of(
@@ -109,6 +128,7 @@ def report_of(
         series=simulation.timeline.series(),
         simulated_requests=simulation.timeline.offered_total,
         real_s=real_s,
+        routers=simulation.routers_report() if isinstance(simulation, RoutersSimulation) else None,
     )
 
 

@@ -66,10 +66,14 @@ class Fleet:
     def take(self, tokens: int) -> Worker:
         """Take a place on the least loaded worker (tokens per slot); workers with a free slot come first."""
         worker = self.workers[0] if len(self.workers) == 1 else self._lightest()
+        self.take_on(worker, tokens)
+        return worker
+
+    def take_on(self, worker: Worker, tokens: int) -> None:
+        """Take a place on this worker."""
         worker.inflight += 1
         worker.outstanding += tokens
         self.free -= 1
-        return worker
 
     def _lightest(self) -> Worker:
         free = [worker for worker in self.workers if not worker.down and worker.inflight < worker.places]

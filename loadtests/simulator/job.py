@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from services.core.outcome import Outcome
 from services.core.request import UNLIMITED, Request, Stage
@@ -31,6 +31,7 @@ class Job(Request):
         "first_arrived_at",
         "forecast",
         "impatient",
+        "lease_epoch",
         "leaves_at",
         "loop",
         "natural_tokens",
@@ -41,6 +42,7 @@ class Job(Request):
         "ran_from",
         "ran_until",
         "read_at",
+        "router",
         "share_from_s",
         "state",
         "stopped",
@@ -77,6 +79,10 @@ class Job(Request):
     """Whether this attempt waited for a retry hint."""
     obeyed: int
     """Retry hints obeyed so far, over all attempts."""
+    router: Any
+    """The router that has it, where there are several (routers/router.py)."""
+    lease_epoch: int
+    """Of the lease that it was sent within."""
     worker: Worker | None
     worker_prompt: int
     worker_tokens: int

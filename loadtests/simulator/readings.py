@@ -46,6 +46,12 @@ def gap_s(report: PolicyReport) -> float | None:
     return None if gap is None else gap / report.capacity.cost_per_s
 
 
+def gap_over_bound(report: PolicyReport) -> float | None:
+    """The fairness gap over its bound for several routers; None with one."""
+    routers, gap = report.routers, report.fairness.gap_cost
+    return None if routers is None or gap is None or not routers.gap_bound_cost else gap / routers.gap_bound_cost
+
+
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
@@ -80,6 +86,8 @@ READ: Mapping[str, Read] = {
     "gap_s": gap_s,
     "jain": lambda report: report.fairness.jain_min,
     "dispatches": lambda report: report.dispatches_per_distinct,
+    "over_slots": lambda report: None if report.routers is None else report.routers.over_slots,
+    "gap_over_bound": gap_over_bound,
     "hints_admitted": lambda report: report.hints.first_admitted_share,
 }
 """By name. Figures that may have a target have their words in `loadtests.scenarios.figures.FIGURES`."""

@@ -198,6 +198,21 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutersReport:
+    """What concerns several routers only."""
+
+    routers: int
+    over_slots: int
+    """Requests that reached a worker without a slot for them."""
+    idle_share: float
+    """Slots that were idle while a request waited at any router, of all slots."""
+    messages_a_request: Mapping[str, float]
+    """For each request that was sent to a worker: asks and grants that were sent alone, and exchanges."""
+    gap_bound_cost: float | None
+    """The bound on `fairness.gap_cost` for its pair."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyReport:
     """One policy at one load with one seed."""
 
@@ -238,6 +253,8 @@ class PolicyReport:
     """Attempts in the whole run."""
     real_s: float
     """Wall time; the only field that differs between runs with the same seed."""
+    routers: RoutersReport | None = None
+    """None with one router."""
 
     @property
     def goodput_to_capacity(self) -> float:

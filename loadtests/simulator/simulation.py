@@ -302,6 +302,10 @@ class Simulation:
         context = int(job.context_tokens * shares[min(job.level, len(shares) - 1)]) if job.context_tokens else 0
         job.worker_prompt = job.prompt_tokens + context
         job.worker_tokens = max(1, min(job.natural_tokens, job.granted_tokens))
+        self._send(now, job)
+
+    def _send(self, now: float, job: Job) -> None:
+        """Take a place on a worker, and send the job there."""
         worker = job.worker = self.fleet.take(job.worker_prompt + job.planned_tokens)
         if worker.half_trip_s:
             self.schedule(now + worker.half_trip_s, worker.give, job)

@@ -127,9 +127,9 @@ PLATFORM_LIMITS = (QueueLimit.REQUESTS, QueueLimit.COST, QueueLimit.BYTES)
 
 
 class TenantAccount:
-    """A tenant's weight, class, bounds, queued and running requests, and charges."""
+    """A tenant's weight, class, bounds, queued and running requests, and queues."""
 
-    __slots__ = ("charged", "class_name", "configured", "flows", "id", "others", "running", "usage", "weight")
+    __slots__ = ("class_name", "configured", "flows", "id", "others", "running", "usage", "weight")
 
     def __init__(self, spec: TenantSpec, configured: bool) -> None:
         self.id = spec.id
@@ -138,7 +138,6 @@ class TenantAccount:
         self.configured = configured
         self.usage = QueueUsage(spec.bounds)
         self.running = 0
-        self.charged = 0.0
         self.flows: dict[str, Flow] = {}
         """Its queues in its own class, by pool."""
         self.others: dict[tuple[str, str], Flow] = {}
@@ -162,6 +161,11 @@ class TenantAccount:
         if pool in self.flows:
             yield self.flows[pool]
         yield from (flow for (name, _), flow in self.others.items() if name == pool)
+
+    @property
+    def charged(self) -> float:
+        """All charges in token-equivalents, less refunds, over its queues."""
+        return sum([flow.charged for flow in self.all_flows()], 0.0)
 
     @property
     def busy(self) -> bool:

@@ -40,6 +40,8 @@ class SchedulerSettings:
     unread_prompts_delay: bool = True
     """Whether tokens that workers have still to prefill count at admission."""
     policies: Policies = field(default_factory=Policies)
+    several_routers: bool = False
+    """Whether other routers use the same workers: a tenant is then judged by its load on the whole pool."""
     strict: bool = False
     """Whether a second `finish` of a request raises (tests, simulations) or is counted (production)."""
 

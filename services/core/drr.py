@@ -44,6 +44,7 @@ class Drr:
         "_expiries",
         "_idle",
         "_new_stats",
+        "_pool_type",
         "_sequence",
         "classes",
         "discipline",
@@ -63,8 +64,9 @@ class Drr:
         classes: tuple[ClassSpec, ...] = (),
         idle_tenants: int = 1000,
         new_stats: NewStats | None = None,
+        pool_type: type[PoolQueue] = PoolQueue,
     ) -> None:
-        """`new_stats` makes the `stats` of each new flow; without it flows have none.
+        """`new_stats` makes the `stats` of each new flow; without it flows have none. `pool_type`: of each new pool.
 
         Raises ValueError unless quantum and `idle_tenants` are above 0, class names differ and floors sum below 1.
         """
@@ -81,6 +83,7 @@ class Drr:
         self.tenants: dict[str, TenantAccount] = {}
         self.pools: dict[str, PoolQueue] = {}
         self._new_stats = new_stats
+        self._pool_type = pool_type
         self._sequence = 0
         self._expiries = Expiries()
         self._idle: OrderedDict[TenantAccount, float] = OrderedDict()
@@ -209,7 +212,7 @@ class Drr:
         self._sequence = request.sequence = self._sequence + 1
         if not tenant.configured:
             self._idle.pop(tenant, None)
-        tenant.charged += charge_tokens
+        flow.charged += charge_tokens
         tenant.running += 1
         request.flow = flow
         request.stage, request.queued_at, request.started_at = RUNNING, now, now
@@ -315,7 +318,7 @@ class Drr:
         """The pool of that name, made on first use. Names come from the worker list, not from clients."""
         pool = self.pools.get(name)
         if pool is None:
-            pool = self.pools[name] = PoolQueue(name, self.quantum, self.classes)
+            pool = self.pools[name] = self._pool_type(name, self.quantum, self.classes)
             pool.discipline = self.discipline(pool)
         return pool
 
@@ -360,7 +363,7 @@ class Drr:
         pool.remove(now, flow, request)
         tenant.usage.give_back(request)
         self.usage.give_back(request)
-        tenant.charged += charge_tokens
+        flow.charged += charge_tokens
         tenant.running += 1
         request.stage, request.started_at = RUNNING, now
         self._expiries.drop()
@@ -372,7 +375,7 @@ class Drr:
         flow = request.flow
         refund = request.charge_tokens - request.deferred_tokens - charge_tokens + deferred_tokens
         request.charge_tokens, request.deferred_tokens = charge_tokens, deferred_tokens
-        flow.tenant.charged -= refund
+        flow.charged -= refund
         self.pools[request.pool].settle(now, flow, refund, ended)
 
     def _dequeue(self, now: float, request: Request) -> None:

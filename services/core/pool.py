@@ -22,6 +22,7 @@ from services.core.schedulable import OUT, Schedulable
 from services.core.singleclass import SingleClass
 
 if TYPE_CHECKING:
+    from services.core.elsewhere import Elsewhere
     from services.core.stats import TenantStats
 
 M = TypeVar("M", bound=Schedulable)
@@ -35,7 +36,7 @@ ROUNDING_TOKENS = 1e-3
 class Flow(Schedulable):
     """One tenant's queue in one class of one pool."""
 
-    __slots__ = ("active", "node", "queue", "requests", "round_part", "stats", "tenant", "unready")
+    __slots__ = ("active", "charged", "node", "queue", "requests", "round_part", "stats", "tenant", "unready")
 
     stats: TenantStats
     """The statistics of this tenant here. Forgotten with the flow; no order depends on them."""
@@ -49,6 +50,7 @@ class Flow(Schedulable):
         self.requests = 0  # queued here
         self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
         self.active = False
+        self.charged = 0.0  # all charges, less refunds
 
     def __iter__(self) -> Iterator[Request]:
         """All queued requests: the ready ones, earliest deadline first, then the others."""
@@ -98,6 +100,7 @@ class PoolQueue:
         "active_weight",
         "classes",
         "discipline",
+        "elsewhere",
         "name",
         "nodes",
         "quantum",
@@ -116,6 +119,8 @@ class PoolQueue:
         if len(self.nodes) == 1:
             self.classes = SingleClass(quantum, *self.nodes.values())
         self.discipline: QueueDiscipline = DrrDiscipline(self)
+        self.elsewhere: Elsewhere | None = None
+        """What other routers of the pool do; None at the only one."""
         self.requests = 0
         self.work = 0.0
         self.unread_tokens = 0
@@ -211,6 +216,17 @@ class PoolQueue:
         flow.node.flows.settle(now, flow, refund, ended)
         self.classes.settle(now, flow.node, refund, ended)
         assert flow.unsettled > -ROUNDING_TOKENS, f"{flow!r}: {flow.unsettled:g} tokens are in flight"
+
+    def charge_elsewhere(self, now: float, flow: Flow, cost: float) -> None:
+        """Charge what other routers of the pool served to this tenant, within its class; negative: refund it.
+
+        It is not in `flow.charged`, which counts what this router served.
+        """
+        flow.node.flows.inherit_debt(now, flow, cost)
+
+    def charge_class_elsewhere(self, now: float, node: ClassNode, cost: float) -> None:
+        """Charge what other routers served to all tenants of the class, those that this router does not know too."""
+        self.classes.inherit_debt(now, node, cost)
 
     def reprice(self, flow: Flow, request: Request, charge_tokens: float) -> None:
         """Change the estimate of a queued request. It keeps its place, and its flow its turn."""

@@ -194,9 +194,23 @@ class Ring(Generic[M]):
                 self._place(member)
 
     def inherit_debt(self, now: float, member: M, owed: float) -> None:
-        """Add debt from elsewhere to a member that is out of the ring."""
+        """Add debt from elsewhere to a member, in turn or out of the ring; a negative one is a refund.
+
+        The work was not served here, so measured rounds do not count it.
+        """
         self.settle(now, member, -owed, owed)
         self._served -= owed
+
+    @property
+    def served(self) -> float:
+        """All charges, less refunds, in token-equivalents. Debt that was inherited is not in it."""
+        return self._served
+
+    def advance(self, given: float) -> None:
+        """Go on to this virtual time, without members: the ring has work at other routers. Debts are paid by it."""
+        assert not self.backlog, f"{self!r} has work, and is set to {given:g}"
+        if given > self.given:
+            self.given = given
 
     def reweigh(self, member: M, weight: float) -> None:
         """Change the member's weight. Past rounds count with the old one."""

@@ -34,8 +34,9 @@ from services.core.estimator import Estimator
 from services.core.ladder import LadderSizes
 from services.core.outcome import Outcome
 from services.core.policies import Policies
-from services.core.pool import ClassNode, Flow
+from services.core.pool import ClassNode, Flow, PoolQueue
 from services.core.request import RUNNING, WAITING, Request
+from services.core.sharedpool import SharedDrrDiscipline, SharedPoolQueue
 from services.core.stats import ClassStats, PoolStats, TenantStats
 
 FIRST_QUANTUM_TOKENS = 1000.0
@@ -70,6 +71,7 @@ class Scheduler:
             classes=settings.classes,
             idle_tenants=settings.idle_tenants,
             new_stats=self._new_stats,
+            pool_type=SharedPoolQueue if settings.several_routers else PoolQueue,
         )
         self.usage = self.drr.usage
         """What is queued over all tenants and pools, and its bounds."""
@@ -129,7 +131,8 @@ class Scheduler:
         self._admission = (DeadlineAdmission if policies.admission else BoundedAdmission)(self._degradation)
         self._learns_from = self._admission.learns_from(now)
         self.drr.own_bounds = policies.own_bounds
-        self.drr.serve_by(now, DrrDiscipline if policies.fairness else FifoDiscipline)
+        fair = SharedDrrDiscipline if self.settings.several_routers else DrrDiscipline
+        self.drr.serve_by(now, fair if policies.fairness else FifoDiscipline)
         for request in self.drr.waiting():
             self._set_expiry(request)
 

@@ -55,6 +55,9 @@ class SingleClass(Generic[M]):
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
         member.unsettled -= refund + ended
 
+    def inherit_debt(self, now: float, member: M, owed: float) -> None:
+        """Nothing to do: there is no other member to be fair to."""
+
     def skip(self, member: M) -> None:
         self._skipped = True
 

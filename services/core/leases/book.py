@@ -1,0 +1,375 @@
+"""The slots that a worker has lent, and to whom: docs/architecture/mechanisms/several-routers.md.
+
+    promised = max(may, running)                                 of each router
+    free     = slots + look-ahead - sum of promised
+
+A slot is lent while one is free and a router waits for it (`turn.py` says which). A request's end is where a slot
+changes hands: the worker is where the slot is, so it decides there, and the answer itself carries the decision. The
+router that keeps a slot needs no message, and its slot is not idle for a moment.
+
+`may` falls in two ways only: at the end of a request, whose slot the router cannot use again before it reads the
+answer; or as the router itself has said (`Ask.keep`), which holds for all grants that are under way. So no slot is
+promised twice, whatever is lost, late, repeated or out of order, and no acknowledgement is awaited. And a request
+starts only within its router's `may`, or in a slot that is neither taken nor promised: no more than `slots +
+look-ahead` run, wherever a wrong lease comes from.
+
+A router whose asks arrive and which receives no grant (a link that is cut one way) would hold slots that it cannot use.
+Its lease is not prolonged while grants stay unacknowledged, and it is lent nothing more before it acknowledges one.
+And a router that has slots which it does not use yet, half of the worker's, gets no further one: a frozen
+router, the least served of all, would soon have every slot.
+
+Bound: MAX_ROUTERS. O(routers) for each decision.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from services.core.leases.messages import NEVER, Ask, Grant, Stamp, Want
+from services.core.leases.times import DRIFT, MAX_TTL_S, MIN_TTL_S, WANT_TTL_S
+from services.core.leases.turn import Claim, first, keeps
+
+MAX_ROUTERS = 64
+UNUSED_PART = 2
+"""A router that does not use what it has is lent at most this part of the slots: a frozen one would get them all."""
+
+Grants = dict[str, Grant]
+"""By router: what to send to it."""
+
+
+class BookedLease:
+    """What one router has been lent here. One process: its successor has a lease of its own."""
+
+    __slots__ = (
+        "acknowledged",
+        "echo",
+        "epoch",
+        "granted",
+        "is_deaf",
+        "lapses_at",
+        "may",
+        "quantum",
+        "recalled",
+        "received",
+        "received_at",
+        "router",
+        "running",
+        "ttl_s",
+        "unacknowledged_since",
+        "wants",
+    )
+
+    def __init__(self, router: str, epoch: int) -> None:
+        self.router = router
+        self.epoch = epoch
+        self.received: Stamp = NEVER
+        """The last ask."""
+        self.received_at = 0.0
+        self.echo: Stamp = NEVER
+        """The last ask that prolonged it."""
+        self.granted: Stamp = NEVER
+        """The last grant."""
+        self.acknowledged: Stamp = NEVER
+        """The last grant that its router had received."""
+        self.unacknowledged_since = inf
+        """When the first grant after the last acknowledged one was made; infinity if there is none."""
+        self.is_deaf = False
+        """It has not shown yet that it receives grants again."""
+        self.may = 0
+        self.running = 0
+        self.lapses_at = -inf
+        self.ttl_s = MIN_TTL_S
+        self.wants: tuple[Want, ...] = ()
+        self.quantum = 0.0
+        self.recalled = False
+        """Its idle slots were recalled since its last ask."""
+
+    @property
+    def promised(self) -> int:
+        return self.may if self.may > self.running else self.running
+
+    @property
+    def wanted(self) -> int:
+        return sum([want.requests for want in self.wants])
+
+    def claim(self, want: Want) -> Claim:
+        return Claim(self.router, self.promised, self.wanted, want)
+
+    def __repr__(self) -> str:
+        wants = {want.class_name: want.requests for want in self.wants}
+        return f"<BookedLease of {self.router}/{self.epoch}: {self.running} run, may {self.may}, wants {wants}>"
+
+
+class LeaseBook:
+    """One worker's slots. Each method returns the grants to send; none of them waits.
+
+    `epoch`: when the worker started, in milliseconds since 1970. Raises ValueError for negative slots.
+    """
+
+    __slots__ = ("_ceiling", "_deaf", "_grants", "_leases", "_left", "_running_left", "epoch", "look_ahead", "slots")
+
+    def __init__(self, epoch: int, slots: int, look_ahead: int = 0) -> None:
+        self.epoch = epoch
+        self.look_ahead = look_ahead
+        self._grants = 0
+        self._leases: dict[str, BookedLease] = {}
+        self._left: dict[tuple[str, int], int] = {}  # requests that run for processes that have been replaced
+        self._running_left = 0
+        self._deaf: dict[str, Stamp] = {}  # routers whose leases ended although they asked: the last grant then
+        self.slots = self._ceiling = 0
+        self.resize(0.0, slots)
+
+    # ---- counts
+
+    @property
+    def running(self) -> int:
+        """Requests that run here, of all routers."""
+        return sum([lease.running for lease in self._leases.values()]) + self._running_left
+
+    @property
+    def promised(self) -> int:
+        """Slots that are promised or in use."""
+        return sum([lease.promised for lease in self._leases.values()]) + self._running_left
+
+    @property
+    def free(self) -> int:
+        """Slots that are neither promised nor in use; negative after the worker has shrunk."""
+        return self.slots + self.look_ahead - self.promised
+
+    def may(self, router: str) -> int:
+        """How many requests of this router may be in flight here."""
+        lease = self._leases.get(router)
+        return 0 if lease is None else lease.may
+
+    def leases(self) -> list[BookedLease]:
+        """All leases, in the order in which their routers came."""
+        return list(self._leases.values())
+
+    # ---- messages
+
+    def receive(self, now: float, ask: Ask) -> Grants:
+        """A router asks, alone or with a request. The first grant answers it; a repeated ask changes nothing."""
+        self.lapse(now)
+        lease = self._lease_of(ask)
+        if lease is None or ask.stamp[0] < lease.epoch:
+            return {ask.router: self._void(ask)}
+        if ask.stamp <= lease.received:
+            return {ask.router: self._repeated(lease)}
+        lease.received, lease.received_at = ask.stamp, now
+        lease.wants, lease.quantum, lease.recalled = ask.wants, ask.quantum, False
+        self._acknowledge(now, lease, ask.ack)
+        if now - lease.unacknowledged_since <= lease.ttl_s:
+            lease.echo, lease.ttl_s = ask.stamp, min(MAX_TTL_S, max(MIN_TTL_S, ask.ttl_s))
+            lease.lapses_at = max(lease.lapses_at, now + lease.ttl_s * (1.0 + DRIFT))
+        else:
+            lease.wants = ()
+        if ask.keep is not None:
+            lease.may = min(lease.may, max(0, ask.keep))
+        changed = {lease.router: lease, **self._lend(now)}
+        return {router: self._grant(now, each) for router, each in changed.items()}
+
+    def start(self, now: float, router: str, epoch: int) -> Grants | None:
+        """A request of this router arrives, and its ask, of this epoch, was received. None: it has no slot here, and is
+        refused as by any full worker.
+        """
+        self.lapse(now)
+        lease = self._leases.get(router)
+        is_leased = lease is not None and lease.epoch == epoch and lease.running < lease.may
+        if not is_leased and self.free <= 0:
+            return None
+        if lease is not None and lease.epoch == epoch:
+            lease.running += 1
+        else:
+            self._left[router, epoch] = self._left.get((router, epoch), 0) + 1
+            self._running_left += 1
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
+
+    def end(self, now: float, router: str, epoch: int) -> Grants:
+        """A request of this router has ended, for any reason: who gets its slot. Its own grant goes with its answer."""
+        self.lapse(now)
+        lease = self._leases.get(router)
+        own: dict[str, BookedLease] = {}
+        if lease is not None and lease.epoch == epoch:
+            assert lease.running > 0, f"a request of {router} ended that did not run: {lease!r}"
+            slot_is_promised = lease.may >= lease.running
+            lease.running -= 1
+            if slot_is_promised and not self._keeps(now, lease):
+                lease.may -= 1
+            own = {router: lease}
+        else:
+            self._end_left(router, epoch)
+        changed = {**own, **self._lend(now)}
+        return {router: self._grant(now, each) for router, each in changed.items()}
+
+    def disconnect(self, now: float, router: str, epoch: int) -> Grants:
+        """The stream of this epoch ended: its lease is void, and what runs for it stays counted until it ends."""
+        lease = self._leases.get(router)
+        if lease is None or lease.epoch != epoch:
+            return {}
+        self._end_lease(lease)
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
+
+    def resize(self, now: float, slots: int) -> Grants:
+        """Set the number of slots; 0 for a worker that drains.
+
+        Nothing is taken back: idle slots are recalled, and `may` falls at the ends of requests.
+        """
+        if slots < 0:
+            raise ValueError(f"slots must be at least 0, got {slots}")
+        self.slots = slots
+        self._ceiling = max(slots + self.look_ahead, self.promised)
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
+
+    # ---- time
+
+    def lapse(self, now: float) -> None:
+        """End the leases whose time is over. What runs stays counted until it ends."""
+        for lease in [each for each in self._leases.values() if each.lapses_at < now]:
+            if now - lease.received_at <= lease.ttl_s:
+                self._deaf[lease.router] = lease.granted
+            self._end_lease(lease)
+
+    def expire(self, now: float) -> Grants:
+        """Call at `wakes_at`: slots of lapsed leases go to the routers that wait."""
+        self.lapse(now)
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
+
+    def wakes_at(self) -> float:
+        """When the next lease lapses; infinity without leases."""
+        return min([lease.lapses_at for lease in self._leases.values()], default=inf)
+
+    # ---- inside
+
+    def _lease_of(self, ask: Ask) -> BookedLease | None:
+        """The lease of the process that asks, or of its successor. None: there is no room for one more router."""
+        lease = self._leases.get(ask.router)
+        if lease is not None and ask.stamp[0] > lease.epoch:
+            self._end_lease(lease)
+            self._deaf.pop(ask.router, None)
+            lease = None
+        if lease is None and len(self._leases) < MAX_ROUTERS:
+            epoch = ask.stamp[0]
+            lease = self._leases[ask.router] = BookedLease(ask.router, epoch)
+            lease.is_deaf = ask.router in self._deaf
+            lease.running = self._left.pop((ask.router, epoch), 0)
+            self._running_left -= lease.running
+        return lease
+
+    def _acknowledge(self, now: float, lease: BookedLease, ack: Stamp) -> None:
+        if ack >= lease.granted:
+            lease.unacknowledged_since = inf
+        elif ack > lease.acknowledged:
+            lease.unacknowledged_since = now
+        lease.acknowledged = max(ack, lease.acknowledged)
+        if lease.is_deaf and ack > self._deaf[lease.router]:
+            lease.is_deaf = False
+            del self._deaf[lease.router]
+
+    def _end_lease(self, lease: BookedLease) -> None:
+        del self._leases[lease.router]
+        if lease.running:
+            key = lease.router, lease.epoch
+            self._left[key] = self._left.get(key, 0) + lease.running
+            self._running_left += lease.running
+
+    def _end_left(self, router: str, epoch: int) -> None:
+        key = router, epoch
+        running = self._left.get(key, 0) - 1
+        assert running >= 0, f"a request of {router}/{epoch} ended that did not run: {self!r}"
+        self._running_left -= 1
+        if running:
+            self._left[key] = running
+        else:
+            del self._left[key]
+
+    def _claims(self, now: float, but: BookedLease | None = None) -> list[Claim]:
+        """The routers that wait for a slot here, once for each of their classes."""
+        return [
+            lease.claim(want)
+            for lease in self._leases.values()
+            if lease is not but and now - lease.received_at <= WANT_TTL_S and self._may_lend(lease)
+            for want in lease.wants
+            if want.requests > 0
+        ]
+
+    def _may_lend(self, lease: BookedLease) -> bool:
+        """Whether it has shown that it receives grants, and uses what it has."""
+        return not lease.is_deaf and lease.may - lease.running < max(1, self.slots // UNUSED_PART)
+
+    def _quantum(self) -> float:
+        """The largest of the routers' quanta: levels that differ by less are equal."""
+        return max([lease.quantum for lease in self._leases.values()], default=0.0)
+
+    def _keeps(self, now: float, lease: BookedLease) -> bool:
+        """Whether the router keeps the slot in which its request has just ended."""
+        if self.free < 0:
+            return False
+        others = self._claims(now, but=lease)
+        if not others:
+            return True
+        if lease.may - lease.running > max(1, self.slots // UNUSED_PART):
+            return False
+        wants = [want for want in lease.wants if want.requests > 0]
+        if not wants:
+            if now - lease.received_at <= WANT_TTL_S or not lease.wants:
+                return False
+            wants = list(lease.wants)
+        own = min(wants, key=lambda want: (want.turn, want.level))
+        if not keeps(lease.claim(own), first(others, self._quantum()), self._quantum()):
+            return False
+        self._take_from(lease, own)
+        return True
+
+    def _lend(self, now: float) -> dict[str, BookedLease]:
+        """Lend what is free, and recall idle slots for those that still wait. Returns the leases that changed."""
+        changed: dict[str, BookedLease] = {}
+        while self.free > 0 and (claims := self._claims(now)):
+            chosen = first(claims, self._quantum())
+            lease = self._leases[chosen.router]
+            self._take_from(lease, chosen.want)
+            lease.may = lease.promised + 1
+            changed[lease.router] = lease
+        self._check()
+        if self.free < 0 or self._claims(now):
+            for lease in self._leases.values():
+                if lease.may > lease.running and not lease.recalled and not lease.wanted:
+                    lease.recalled = True
+                    changed[lease.router] = lease
+        return changed
+
+    @staticmethod
+    def _take_from(lease: BookedLease, want: Want) -> None:
+        """One request less is wanted: it has its slot."""
+        lighter = want._replace(requests=want.requests - 1, light=max(0, want.light - 1))
+        lease.wants = tuple([lighter if each is want else each for each in lease.wants])
+
+    def _grant(self, now: float, lease: BookedLease) -> Grant:
+        self._grants += 1
+        lease.granted = self.epoch, self._grants
+        if lease.unacknowledged_since == inf:
+            lease.unacknowledged_since = now
+        others: dict[str, float] = {}
+        for claim in self._claims(now, but=lease):
+            name = claim.want.class_name
+            others[name] = min(others.get(name, inf), claim.want.level)
+        recall = self.free < 0 or bool(others)
+        return Grant(lease.granted, lease.received, lease.may, lease.ttl_s, self.slots, recall, tuple(others.items()))
+
+    def _repeated(self, lease: BookedLease) -> Grant:
+        """What was granted last, for an ask that was received before."""
+        return Grant(lease.granted, lease.echo, lease.may, lease.ttl_s, self.slots)
+
+    def _void(self, ask: Ask) -> Grant:
+        """For a process that has been replaced, and for one router too many: it may use nothing."""
+        self._grants += 1
+        return Grant((self.epoch, self._grants), ask.stamp, 0, 0.0, self.slots)
+
+    def _check(self) -> None:
+        """No slot is promised twice; after the worker has shrunk, the promises only fall."""
+        promised = self.promised
+        assert promised <= self._ceiling, f"{promised} slots are promised, of {self._ceiling}: {self!r}"
+        self._ceiling = max(self.slots + self.look_ahead, promised)
+
+    def __repr__(self) -> str:
+        leases = list(self._leases.values())
+        return f"<LeaseBook {self.promised} of {self.slots}+{self.look_ahead}: {leases}, {self._running_left} left>"

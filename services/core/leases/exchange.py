@@ -1,0 +1,213 @@
+"""The arithmetic of the exchange: what the routers of a pool add up in a store, as one function of the store's state.
+
+    served, requests, tokens   sums over all routers, by tenant and class, since the store was empty
+    served by class            likewise, over all tenants
+    turn                       of a class: served by class / weight. A class that begins to wait after ACTIVE_FOR_S is
+                               set to the lowest turn of those that wait, so that it saves nothing up
+    asked                      work per second, fading with DEMAND_S on the store's clock
+    active weight A            of the tenants that were active at any router within ACTIVE_S, by class
+    V                          the lowest level of the routers that waited within LEVEL_S, by class
+
+A call says what its router added since the call before, once: a report that was received already is answered and not
+added again, and a report for another *run* of the store is not added at all. A store that restarts empty has a new run,
+so its routers begin anew from what they read then, and nothing is charged twice.
+
+Cost: O(rows of the report), whatever the number of routers. Bound: the tenants of the last FORGET_S.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from math import exp, inf
+from typing import NamedTuple
+
+from services.core.leases.messages import NEVER, Stamp
+from services.core.pool import ACTIVE_FOR_S
+from services.core.stats import DEMAND_S
+
+LEVEL_S = 1.0
+"""A router that has not called for so long does not count: neither its levels, nor itself."""
+FORGET_S = 600.0
+FORGET_AT_ONCE = 100
+"""Tenants that one call forgets, so that its cost is bounded."""
+
+
+class UsageRow(NamedTuple):
+    """One tenant in one class: what one router adds."""
+
+    tenant: str
+    class_name: str
+    weight: float
+    served: float = 0.0
+    """Charges less refunds, in token-equivalents."""
+    asked: float = 0.0
+    """Work that it asked for, rejected or not, in token-equivalents."""
+    requests: int = 0
+    tokens: float = 0.0
+    """What its rate limits have taken."""
+    active: bool = False
+
+
+class ClassLevel(NamedTuple):
+    """One class at one router."""
+
+    class_name: str
+    weight: float
+    level: float | None
+    """Its level if it waits for a slot; None if it does not."""
+
+
+class UsageReport(NamedTuple):
+    """One call. `stamp` grows with each new set of rows; a set that was not answered is sent again with its stamp."""
+
+    router: str
+    stamp: Stamp
+    run: str
+    """The run of the store that the rows are for; empty before the first answer."""
+    levels: tuple[ClassLevel, ...]
+    """Of all classes."""
+    rows: tuple[UsageRow, ...]
+
+
+class UsageTotals(NamedTuple):
+    """One tenant in one class: the sums over all routers."""
+
+    tenant: str
+    class_name: str
+    served: float
+    asked_per_s: float
+    requests: int
+    tokens: float
+
+
+class UsageAnswer(NamedTuple):
+    """The answer of one call."""
+
+    run: str
+    stamp: Stamp
+    """Of the report."""
+    added: bool
+    """Whether the rows count: now, or since they were sent before."""
+    routers: int
+    """Routers that called lately, this one included."""
+    totals: tuple[UsageTotals, ...]
+    """Of the tenants of the report's rows, in their order."""
+    classes: tuple[tuple[str, float, float], ...]
+    """By class: what all its tenants were served, and its turn."""
+    weights: tuple[tuple[str, float], ...]
+    """By class: the active weight A."""
+    lowest: tuple[tuple[str, float], ...]
+    """By class: V."""
+
+
+class _Sums:
+    """What is known of one tenant in one class."""
+
+    __slots__ = ("asked", "asked_at", "received_at", "requests", "served", "tokens")
+
+    def __init__(self, now: float) -> None:
+        self.served = self.tokens = self.asked = 0.0
+        self.requests = 0
+        self.asked_at = self.received_at = now
+
+
+class UsageExchange:
+    """The state of the store for one pool. `run` is its own random name."""
+
+    __slots__ = ("_active", "_classes", "_levels", "_stamps", "_sums", "_turns", "_waiting", "run")
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._sums: OrderedDict[tuple[str, str], _Sums] = OrderedDict()  # the longest unchanged first
+        self._active: dict[str, OrderedDict[str, tuple[float, float]]] = {}  # class: tenant: weight, active at
+        self._levels: dict[str, tuple[float, tuple[ClassLevel, ...]]] = {}  # router: when, and what it said
+        self._stamps: dict[str, Stamp] = {}
+        self._classes: dict[str, float] = {}
+        self._turns: dict[str, float] = {}
+        self._waiting: dict[str, float] = {}  # class: when it waited last
+
+    def call(self, now: float, report: UsageReport) -> UsageAnswer:
+        """Add a report, and answer with the sums. `now` is the store's clock."""
+        added = report.run == self.run
+        if added and report.stamp > self._stamps.get(report.router, NEVER):
+            self._stamps[report.router] = report.stamp
+            weights = {each.class_name: each.weight for each in report.levels}
+            for row in report.rows:
+                self._add(now, row, weights.get(row.class_name, 1.0))
+        for row in report.rows:
+            if row.active:
+                of_class = self._active.setdefault(row.class_name, OrderedDict())
+                of_class[row.tenant] = row.weight, now
+                of_class.move_to_end(row.tenant)
+        self._levels[report.router] = now, report.levels
+        self._forget(now)
+        lowest = self._lowest()
+        self._begin_waiting(now, sorted(lowest))
+        return UsageAnswer(
+            self.run,
+            report.stamp,
+            added,
+            len(self._levels),
+            tuple([self._totals(now, row) for row in report.rows]),
+            tuple([(name, served, self._turns[name]) for name, served in sorted(self._classes.items())]),
+            tuple([(name, self._weight(name)) for name in sorted(self._active)]),
+            tuple(sorted(lowest.items())),
+        )
+
+    def _begin_waiting(self, now: float, waiting: Iterable[str]) -> None:
+        """A class that has not waited for ACTIVE_FOR_S saves nothing up. Shorter pauses are between two reports."""
+        for name in [name for name, at in self._waiting.items() if now - at > ACTIVE_FOR_S]:
+            del self._waiting[name]
+        for name in waiting:
+            if name not in self._waiting:
+                lowest = min([self._turns.get(other, 0.0) for other in self._waiting], default=0.0)
+                self._turns[name] = max(self._turns.get(name, 0.0), lowest)
+                self._classes.setdefault(name, 0.0)
+            self._waiting[name] = now
+
+    def _add(self, now: float, row: UsageRow, class_weight: float) -> None:
+        key = row.tenant, row.class_name
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = _Sums(now)
+        self._sums.move_to_end(key)
+        sums.served += row.served
+        self._classes[row.class_name] = self._classes.get(row.class_name, 0.0) + row.served
+        self._turns[row.class_name] = self._turns.get(row.class_name, 0.0) + row.served / class_weight
+        sums.requests += row.requests
+        sums.tokens += row.tokens
+        sums.asked = sums.asked * exp((sums.asked_at - now) / DEMAND_S) + row.asked
+        sums.asked_at = sums.received_at = now
+
+    def _totals(self, now: float, row: UsageRow) -> UsageTotals:
+        sums = self._sums.get((row.tenant, row.class_name)) or _Sums(now)
+        asked_per_s = sums.asked * exp((sums.asked_at - now) / DEMAND_S) / DEMAND_S
+        return UsageTotals(row.tenant, row.class_name, sums.served, asked_per_s, sums.requests, sums.tokens)
+
+    def _weight(self, class_name: str) -> float:
+        return sum([weight for weight, _ in self._active[class_name].values()], 0.0)
+
+    def _lowest(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for _, levels in self._levels.values():
+            for name, _, level in levels:
+                if level is not None:
+                    found[name] = min(found.get(name, inf), level)
+        return found
+
+    def _forget(self, now: float) -> None:
+        for of_class in self._active.values():
+            while of_class and now - next(iter(of_class.values()))[1] > ACTIVE_FOR_S:
+                of_class.popitem(last=False)
+        for name in [name for name, of_class in self._active.items() if not of_class]:
+            del self._active[name]
+        for router in [router for router, (at, _) in self._levels.items() if now - at > LEVEL_S]:
+            del self._levels[router]
+        for _ in range(FORGET_AT_ONCE):
+            if not self._sums or now - next(iter(self._sums.values())).received_at <= FORGET_S:
+                return
+            self._sums.popitem(last=False)
+
+    def __repr__(self) -> str:
+        return f"<UsageExchange {self.run}: {len(self._sums)} tenants, {len(self._levels)} routers>"

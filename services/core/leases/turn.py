@@ -1,0 +1,69 @@
+"""Whose turn a free slot is, among the routers that wait for it at one worker.
+
+    class    the one that is furthest behind in the ring of classes
+    light    of its routers within a quantum of the lowest level: first those with requests of light tenants
+    level    else those within a quantum of the lowest, in proportion to what they want
+
+A request carries the service that its flow got elsewhere, as in DSFQ (Wang and Merchant, FAST 2007) and dmClock (Gulati
+et al., OSDI 2010): here the router's level does. Within a quantum the level decides nothing, so that slots do not move
+for rounding: a move costs a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.core.leases.messages import Want
+
+
+class Claim(NamedTuple):
+    """A router that waits for a slot in one class."""
+
+    router: str
+    promised: int
+    """Slots that this worker has promised to it."""
+    wanted: int
+    """Requests that it wants to start, over all classes."""
+    want: Want
+
+
+def first(claims: Sequence[Claim], quantum: float) -> Claim:
+    """Who gets the next slot. Raises ValueError if nobody waits."""
+    turn = min(each.want.turn for each in claims)
+    name = next(each.want.class_name for each in claims if each.want.turn == turn)
+    of_class = [each for each in claims if each.want.class_name == name]
+    near = min(each.want.level for each in of_class) + quantum
+    behind = [each for each in of_class if each.want.level <= near]
+    light = [each for each in behind if each.want.light > 0]
+    return min(light, key=_level) if light else min(behind, key=_share)
+
+
+def keeps(own: Claim, other: Claim, quantum: float) -> bool:
+    """Whether a router keeps a slot in which its request has just ended, or `other`, the first of the others, gets it.
+
+    `own.promised` still counts the slot.
+    """
+    mine, its = own.want, other.want
+    if mine.class_name != its.class_name:
+        return mine.turn <= its.turn + quantum
+    if abs(mine.level - its.level) > quantum:
+        return mine.level < its.level
+    if (mine.light > 0) != (its.light > 0):
+        return mine.light > 0
+    return _part(own.promised - 1, own.promised + own.wanted) <= _part(
+        other.promised + 1, other.promised + other.wanted
+    )
+
+
+def _level(claim: Claim) -> float:
+    return claim.want.level
+
+
+def _share(claim: Claim) -> tuple[float, float]:
+    """How much of what it could use it has; the lower level decides between equals."""
+    return _part(claim.promised, claim.promised + claim.wanted), claim.want.level
+
+
+def _part(promised: int, usable: int) -> float:
+    return promised / usable if usable > 0 else 1.0

@@ -1,0 +1,256 @@
+"""One router's side of the exchange: what it reports of its tenants, and what it charges them for other routers.
+
+    remote charge = (served by all - reported by this router) - what was charged before      at most 16 quanta at once
+
+A report that was not answered is sent again as it was; what comes up meanwhile waits for the next one. The first
+figures of a run of the store are where this router begins: nothing before them is charged. The same holds for a tenant
+that was not reported for FORGET_S.
+
+The rings charge it like a debt (`Ring.inherit_debt`), in turn or not, which is what DSFQ's proof needs: a request is
+delayed by the service that its flow got on other servers (Wang and Merchant, FAST 2007).
+
+Cost: O(tenants that this router knows) for each report, off the path of requests.
+"""
+
+from __future__ import annotations
+
+from math import exp, nan
+from typing import NamedTuple
+
+from services.core.drr import Drr
+from services.core.elsewhere import Elsewhere
+from services.core.leases.exchange import ClassLevel, UsageAnswer, UsageReport, UsageRow, UsageTotals
+from services.core.leases.level import PoolLevel
+from services.core.leases.messages import Stamp, Want
+from services.core.pool import Flow, PoolQueue
+from services.core.stats import DEMAND_S
+
+MAX_QUANTA = 16.0
+"""Quanta of a tenant's weight that are charged at once, so that nobody is locked out after an outage of the store."""
+FORGET_S = 60.0
+"""A tenant that was not reported for so long begins anew: the half-life of its debt."""
+QUIET = 1e-6
+"""Work in tokens that is not worth a row."""
+
+Key = tuple[str, str]
+"""(tenant, class)"""
+
+
+class UsedElsewhere(NamedTuple):
+    """What other routers took from a tenant's rate limits since the last exchange."""
+
+    tenant: str
+    class_name: str
+    requests: int
+    tokens: float
+
+
+class _Entry:
+    """One tenant in one class, as this router and the store know it."""
+
+    __slots__ = ("asked", "asked_at", "charged", "flow", "own", "reported_at", "seen", "taken")
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.charged = 0.0
+        """Of `flow.charged`: what was put into a report."""
+        self.asked = 0.0
+        self.asked_at = 0.0
+        """What it asked for, as reported, fading."""
+        self.own = UsageTotals("", "", 0.0, 0.0, 0, 0.0)
+        """What this router has added to the store in this run."""
+        self.seen: UsageTotals | None = None
+        """What other routers had added at the last answer of this run."""
+        self.taken = (0, 0.0)
+        """Requests and tokens of its rate limits, for the next report."""
+        self.reported_at = 0.0
+
+
+class UsageLedger:
+    """One pool's tenants at one router, and what the store adds up of them."""
+
+    __slots__ = (
+        "_active",
+        "_classes",
+        "_drr",
+        "_entries",
+        "_epoch",
+        "_level",
+        "_pending",
+        "_pool",
+        "_run",
+        "_sequence",
+        "elsewhere",
+        "router",
+        "routers",
+    )
+
+    def __init__(self, router: str, epoch: int, drr: Drr, pool: PoolQueue, level: PoolLevel) -> None:
+        self.router = router
+        self.routers = 1
+        """Routers that share the pool, as the last answer says."""
+        self.elsewhere = pool.elsewhere = Elsewhere()
+        self._drr = drr
+        self._pool = pool
+        self._level = level
+        self._epoch = epoch
+        self._sequence = 0
+        self._run = ""
+        self._entries: dict[Key, _Entry] = {}
+        self._pending: tuple[Stamp, str, tuple[UsageRow, ...], dict[str, float]] | None = None
+        self._active: dict[str, float] = {}
+        self._classes: dict[str, list[float]] = {}  # by class: own in this run, and others' that was charged
+
+    # ---- what is reported
+
+    def add_taken(self, flow: Flow, requests: int, tokens: float) -> None:
+        """The tenant's rate limits have taken this much at this router."""
+        entry = self._entry(flow)
+        entry.taken = entry.taken[0] + requests, entry.taken[1] + tokens
+
+    def report(self, now: float, wants: tuple[Want, ...]) -> UsageReport:
+        """The next call. `wants` is what waits for a slot; empty if nothing does."""
+        if self._pending is None:
+            self._sequence += 1
+            served = {name: node.flows.served for name, node in self._pool.nodes.items()}
+            self._pending = (self._epoch, self._sequence), self._run, self._rows(now), served
+        stamp, _, rows, _ = self._pending
+        waiting = {want.class_name: want.level for want in wants}
+        levels = [ClassLevel(name, node.weight, waiting.get(name)) for name, node in self._pool.nodes.items()]
+        return UsageReport(self.router, stamp, self._run, tuple(levels), rows)
+
+    def _rows(self, now: float) -> tuple[UsageRow, ...]:
+        rows: list[UsageRow] = []
+        self._active = {}
+        for tenant in self._drr.tenants.values():
+            for flow in tenant.flows_in(self._pool.name):
+                row = self._row(now, flow)
+                if row is not None:
+                    rows.append(row)
+                    if row.active:
+                        self._active[row.class_name] = self._active.get(row.class_name, 0.0) + row.weight
+        return tuple(rows)
+
+    def _row(self, now: float, flow: Flow) -> UsageRow | None:
+        entry = self._entry(flow)
+        served = flow.charged - entry.charged
+        before = entry.asked * exp((entry.asked_at - now) / DEMAND_S)
+        asked = max(0.0, flow.stats.asked.rate(now) * DEMAND_S - before)
+        requests, tokens = entry.taken
+        if not (flow.active or requests or abs(served) > QUIET or asked > QUIET or abs(tokens) > QUIET):
+            return None
+        if now - entry.reported_at > FORGET_S:
+            entry.seen = None
+        entry.charged, entry.taken, entry.reported_at = flow.charged, (0, 0.0), now
+        entry.asked, entry.asked_at = before + asked, now
+        return UsageRow(flow.tenant.id, flow.node.name, flow.weight, served, asked, requests, tokens, flow.active)
+
+    def _entry(self, flow: Flow) -> _Entry:
+        key = flow.tenant.id, flow.node.name
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(flow)
+        elif entry.flow is not flow:  # its tenant was forgotten, and came back
+            entry.flow, entry.charged, entry.asked = flow, 0.0, 0.0
+        return entry
+
+    # ---- what is charged
+
+    def receive(self, now: float, answer: UsageAnswer) -> list[UsedElsewhere]:
+        """Charge what other routers served. Returns what the rate limits are to be charged with.
+
+        An answer to an earlier report changes nothing.
+        """
+        if self._pending is None or answer.stamp != self._pending[0]:
+            return []
+        if answer.run != self._run:
+            self._begin_run(answer.run)
+        elif answer.added:
+            _, _, rows, served = self._pending
+            for row in rows:
+                self._count_own(row)
+            for name, _, turn in answer.classes:
+                self._level.set_turn(name, turn, served.get(name, 0.0))
+            self._pending = None
+        self.routers = answer.routers
+        asked: dict[Key, float] = {}
+        used: list[UsedElsewhere] = []
+        for totals in answer.totals:
+            key = totals.tenant, totals.class_name
+            entry = self._entries.get(key)
+            if entry is None:
+                continue
+            own_asked_per_s = entry.asked * exp((entry.asked_at - now) / DEMAND_S) / DEMAND_S
+            asked[key] = max(0.0, totals.asked_per_s - own_asked_per_s)
+            if more := self._charge(now, entry, totals):
+                used.append(more)
+        for name, of_all, _ in answer.classes:
+            self._charge_class(now, name, of_all)
+        weights = {name: max(0.0, weight - self._active.get(name, 0.0)) for name, weight in answer.weights}
+        self.elsewhere.receive(now, asked, weights)
+        self._level.receive(dict(answer.lowest))
+        self._forget(now)
+        return used
+
+    def _begin_run(self, run: str) -> None:
+        """The store is new to this router, or has lost what it had: begin from what it says next.
+
+        A report that was sent to an earlier run may have been added there, so it is dropped: nothing is charged twice.
+        """
+        if self._pending is not None and self._pending[1]:
+            self._pending = None
+        elif self._pending is not None:
+            stamp, _, rows, served = self._pending
+            self._pending = stamp, run, rows, served
+        self._run = run
+        self._classes.clear()
+        for entry in self._entries.values():
+            entry.own, entry.seen = UsageTotals("", "", 0.0, 0.0, 0, 0.0), None
+
+    def _count_own(self, row: UsageRow) -> None:
+        self._classes.setdefault(row.class_name, [0.0, nan])[0] += row.served
+        entry = self._entries.get((row.tenant, row.class_name))
+        if entry is not None:
+            own = entry.own
+            entry.own = own._replace(
+                served=own.served + row.served, requests=own.requests + row.requests, tokens=own.tokens + row.tokens
+            )
+
+    def _charge(self, now: float, entry: _Entry, totals: UsageTotals) -> UsedElsewhere | None:
+        own, before = entry.own, entry.seen
+        seen = entry.seen = totals._replace(
+            served=totals.served - own.served,
+            requests=totals.requests - own.requests,
+            tokens=totals.tokens - own.tokens,
+        )
+        if before is None:
+            return None
+        flow = entry.flow
+        limit = MAX_QUANTA * self._pool.quantum * flow.weight
+        cost = max(-limit, min(limit, seen.served - before.served))
+        if abs(cost) > QUIET:
+            self._pool.charge_elsewhere(now, flow, cost)
+        requests, tokens = seen.requests - before.requests, seen.tokens - before.tokens
+        if requests or abs(tokens) > QUIET:
+            return UsedElsewhere(totals.tenant, totals.class_name, requests, tokens)
+        return None
+
+    def _charge_class(self, now: float, name: str, served: float) -> None:
+        known = self._classes.setdefault(name, [0.0, nan])
+        elsewhere = served - known[0]
+        cost, known[1] = elsewhere - known[1], elsewhere
+        node = self._pool.nodes.get(name)
+        if node is not None and abs(cost) > QUIET:  # not in the first answer of a run: nan
+            limit = MAX_QUANTA * self._pool.quantum * node.weight
+            self._pool.charge_class_elsewhere(now, node, max(-limit, min(limit, cost)))
+
+    def _forget(self, now: float) -> None:
+        if len(self._entries) > 2 * len(self._drr.tenants) + 64:
+            known = self._drr.tenants
+            self._entries = {
+                key: entry for key, entry in self._entries.items()
+                if entry.flow.tenant is known.get(key[0]) or now - entry.reported_at <= FORGET_S
+            }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<UsageLedger of {self.router}, run {self._run or 'unknown'}: {len(self._entries)} tenants>"

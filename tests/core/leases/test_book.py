@@ -1,0 +1,202 @@
+"""A worker's book: what it lends, to whom, what it takes back, and what it does not believe."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from services.core.leases.book import MAX_ROUTERS, LeaseBook
+from services.core.leases.times import DRIFT, MIN_TTL_S, WANT_TTL_S
+from tests.core.leases.rig import Worker, ask, want
+
+
+def test_a_free_slot_is_lent_to_a_router_that_asks_and_the_answer_says_so() -> None:
+    worker = Worker(4)
+    assert worker.asks(0.0, "a", want(1)) == ["a"]
+    assert worker.may("a") == 1
+    assert worker.book.free == 3
+
+
+def test_a_router_is_lent_half_of_the_slots_until_it_uses_them() -> None:
+    worker = Worker(4)
+    worker.asks(0.0, "a", want(9))
+    assert worker.may("a") == 2
+    worker.uses(0.0, "a", 2, want(9))
+    assert worker.may("a") == 4
+
+
+def test_the_end_of_a_request_leaves_its_slot_where_it_is_while_nobody_else_waits() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a")
+    assert worker.ends(0.0, "a") == ["a"]
+    assert worker.may("a") == 1
+
+
+def test_the_end_of_a_request_gives_its_slot_to_the_router_that_is_behind() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a", 1, want(3, level=50.0))
+    worker.asks(0.0, "b", want(1, level=10.0))
+    assert worker.may("b") == 0
+    assert worker.ends(0.0, "a") == ["a", "b"]
+    assert (worker.may("a"), worker.may("b")) == (0, 1)
+
+
+def test_a_router_with_nothing_more_to_start_gives_its_slot_away_at_the_end() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a")
+    worker.asks(0.0, "b", want(1, level=1e9))
+    worker.ends(0.0, "a")
+    assert (worker.may("a"), worker.may("b")) == (0, 1)
+
+
+def test_an_idle_slot_is_recalled_for_a_router_that_waits_and_lent_when_it_comes_back() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    assert worker.asks(0.0, "b", want(1)) == ["b", "a"]
+    assert worker.last["a"].recall
+    worker.asks(0.0, "a", keep=0)
+    assert (worker.may("a"), worker.may("b")) == (0, 1)
+
+
+def test_a_want_that_is_not_repeated_is_forgotten() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a", 1, want(1))
+    worker.asks(0.1, "b", want(1))
+    later = 0.1 + 1.01 * WANT_TTL_S
+    worker.asks(later, "a")
+    assert worker.ends(later, "a") == ["a"]
+    assert worker.may("b") == 0
+
+
+def test_a_lease_ends_by_itself_and_what_runs_stays_counted() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(2))
+    worker.uses(0.0, "a")
+    over = MIN_TTL_S * (1 + 2 * DRIFT)
+    worker.book.lapse(over)
+    assert (worker.book.may("a"), worker.book.promised, worker.book.running) == (0, 1, 1)
+    worker.asks(over, "b", want(2))
+    assert (worker.may("b"), worker.book.free) == (1, 0)
+    worker.ends(over, "a")
+    assert (worker.book.running, worker.book.free) == (0, 1)
+    worker.uses(over, "b", 1, want(1))
+    assert worker.may("b") == 2
+
+
+def test_a_stream_that_ends_frees_the_slots_at_once() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.asks(0.0, "b", want(1))
+    worker.took(worker.book.disconnect(0.0, "a", 1))
+    assert worker.may("b") == 1
+    assert worker.book.disconnect(0.0, "a", 7) == {}
+
+
+def test_a_request_beyond_its_lease_starts_only_in_a_slot_that_nobody_was_promised() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(1))
+    assert worker.book.start(0.0, "b", 1) is not None
+    assert worker.book.start(0.0, "b", 1) is None
+    assert worker.book.start(0.0, "a", 1) is not None
+
+
+def test_a_process_of_the_same_name_replaces_the_older_one() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(2), epoch=5)
+    worker.book.start(0.0, "a", 5)
+    worker.asks(0.0, "a", want(2), epoch=6)
+    assert worker.book.promised == 2
+    older = worker.book.receive(0.0, ask("a", want(1), epoch=5))
+    assert older["a"].may == 0
+    assert worker.book.start(0.0, "a", 5) is None
+    worker.book.end(0.0, "a", 5)
+    assert worker.book.running == 0
+
+
+def test_an_ask_that_comes_twice_or_late_changes_nothing() -> None:
+    book = LeaseBook(1, 4)
+    early, late = ask("a", want(1)), ask("a", want(1))
+    granted = book.receive(0.0, late)["a"]
+    assert book.receive(0.0, late)["a"] == granted
+    assert book.receive(0.0, early)["a"] == granted
+    assert book.promised == 1
+
+
+def test_what_a_router_gives_back_counts_at_once() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(2))
+    worker.uses(0.0, "a", 1, want(1))
+    worker.asks(0.0, "a", keep=1)
+    assert (worker.may("a"), worker.book.free) == (1, 1)
+    worker.asks(0.0, "a", keep=-5)
+    assert worker.book.promised == 1
+
+
+def test_a_worker_that_shrinks_takes_nothing_back_but_at_the_ends_of_requests() -> None:
+    worker = Worker(3)
+    worker.asks(0.0, "a", want(9))
+    worker.uses(0.0, "a", 3, want(9))
+    worker.took(worker.book.resize(0.0, 1))
+    assert (worker.book.free, worker.may("a")) == (-2, 3)
+    worker.ends(0.0, "a", 2)
+    assert worker.may("a") == 1
+    worker.ends(0.0, "a")
+    assert worker.may("a") == 1
+
+
+def test_a_worker_that_drains_recalls_what_is_idle() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(1))
+    assert worker.took(worker.book.resize(0.0, 0)) == ["a"]
+    assert worker.last["a"].recall
+    assert worker.last["a"].slots == 0
+
+
+def test_a_router_that_receives_no_grant_loses_its_lease_although_it_asks() -> None:
+    worker, now = Worker(1), 0.0
+    worker.took(worker.book.receive(now, ask("a", want(1))))
+    while worker.book.may("a"):
+        now += 0.1
+        assert now < 3 * MIN_TTL_S, "the lease of a deaf router ends"
+        worker.book.receive(now, ask("a", want(1)))
+    for _ in range(5):
+        now += 0.1
+        answer = worker.book.receive(now, ask("a", want(1)))
+        assert worker.book.may("a") == 0, "it is lent nothing before it acknowledges"
+    worker.took(worker.book.receive(now, ask("a", want(1), ack=answer["a"])))
+    assert worker.may("a") == 1
+
+
+def test_one_router_too_many_is_lent_nothing() -> None:
+    book = LeaseBook(1, 1000)
+    for n in range(MAX_ROUTERS):
+        assert book.receive(0.0, ask(f"r{n}", want(1)))[f"r{n}"].may == 1
+    assert book.receive(0.0, ask("one more", want(1)))["one more"].may == 0
+
+
+def test_look_ahead_is_lent_beyond_the_slots() -> None:
+    worker = Worker(1, look_ahead=1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a", 1, want(1))
+    assert worker.may("a") == 2
+
+
+def test_a_book_wakes_when_the_next_lease_ends_and_lends_its_slots() -> None:
+    worker = Worker(1)
+    assert worker.book.wakes_at() == inf
+    worker.asks(0.0, "a", want(1))
+    worker.asks(0.6, "b", want(1))
+    at = worker.book.wakes_at()
+    assert at == pytest.approx(MIN_TTL_S * (1 + DRIFT))
+    assert worker.took(worker.book.expire(at + 1e-6)) == ["b"]
+    assert worker.may("b") == 1
+
+
+def test_negative_slots_are_an_error() -> None:
+    with pytest.raises(ValueError, match="slots must be at least 0, got -1"):
+        LeaseBook(1, -1)

@@ -1,0 +1,117 @@
+"""Whom a router asks, for how much, and when it gives back."""
+
+from __future__ import annotations
+
+from random import Random
+
+from services.core.leases.borrower import SMALL_POOL, Asks, Borrower
+from services.core.leases.messages import Grant
+from services.core.leases.times import ASKS_PER_TTL, LINGER_S, MAX_TTL_S, MIN_TTL_S, WANT_EVERY_S, ttl_s
+from tests.core.leases.rig import want
+
+
+def before(workers: int) -> Borrower:
+    borrower = Borrower("a", 1, Random(1).random)
+    for n in range(workers):
+        borrower.join(f"w{n}", 4)
+    return borrower
+
+
+def lend(borrower: Borrower, worker: str, now: float, may: int, *, recall: bool = False) -> None:
+    holding = borrower.holdings[worker]
+    sent = holding.ask(now, (), quantum=1.0, ttl_s=MIN_TTL_S)
+    holding.receive(now, Grant((1, int(1e6 * now) + 1), sent.stamp, may, MIN_TTL_S, 4, recall))
+
+
+def wanted(asks: Asks) -> list[int]:
+    return [sum(each.requests for each in ask.wants) for _, ask in asks]
+
+
+def test_all_workers_of_a_small_pool_are_asked_for_all_of_it_when_work_begins_to_wait() -> None:
+    borrower = before(3)
+    asks = borrower.settle(0.0, (want(5),))
+    assert [worker for worker, _ in asks] == ["w0", "w1", "w2"]
+    assert wanted(asks) == [5, 5, 5]
+    assert borrower.settle(0.0, (want(6),)) == []
+
+
+def test_it_asks_again_when_more_of_what_waits_is_light() -> None:
+    borrower = before(2)
+    borrower.settle(0.0, (want(5, light=1),))
+    assert borrower.settle(0.0, (want(5, light=1),)) == []
+    assert len(borrower.settle(0.0, (want(6, light=2),))) == 2
+
+
+def test_a_few_workers_of_a_large_pool_are_asked_for_a_part_each() -> None:
+    borrower = before(50)
+    asks = borrower.settle(0.0, (want(20, light=3),))
+    assert len({worker for worker, _ in asks}) == len(asks) == SMALL_POOL
+    assert wanted(asks) == [3] * SMALL_POOL
+    assert [ask.wants[0].light for _, ask in asks] == [1] * SMALL_POOL
+    assert len(before(50).settle(0.0, (want(1),))) == 2
+
+
+def test_wants_are_repeated_while_work_waits() -> None:
+    borrower = before(1)
+    borrower.settle(0.0, (want(1),))
+    assert borrower.refresh(0.5 * WANT_EVERY_S, (want(1),)) == []
+    assert wanted(borrower.refresh(1.1 * WANT_EVERY_S, (want(1),))) == [1]
+
+
+def test_leases_are_prolonged_in_time_for_two_lost_asks() -> None:
+    borrower = before(2)
+    lend(borrower, "w0", 0.0, 1)
+    borrower.start(0.0, "w0", ())
+    assert borrower.refresh(0.2, ()) == []
+    asks = borrower.refresh(MIN_TTL_S / ASKS_PER_TTL, ())
+    assert [(worker, ask.keep) for worker, ask in asks] == [("w0", None)]
+
+
+def test_an_idle_slot_that_somebody_waits_for_goes_back_at_once() -> None:
+    borrower = before(1)
+    lend(borrower, "w0", 0.0, 2, recall=True)
+    assert [ask.keep for _, ask in borrower.settle(0.0, ())] == [0]
+    assert borrower.may(0.0) == 0
+
+
+def test_an_idle_slot_that_nobody_waits_for_goes_back_after_a_while() -> None:
+    borrower, now = before(1), 0.0
+    lend(borrower, "w0", now, 2)
+    while now < LINGER_S - 0.1:
+        assert borrower.settle(now, ()) == []
+        assert [ask.keep for _, ask in borrower.refresh(now, ())] in ([], [None])
+        holding = borrower.holdings["w0"]
+        now += 0.1
+        holding.lapses_at = now + 1.0
+    assert [ask.keep for _, ask in borrower.refresh(LINGER_S + 0.01, ())] == [0]
+
+
+def test_an_end_without_a_grant_is_said_at_once() -> None:
+    borrower = before(1)
+    lend(borrower, "w0", 0.0, 1)
+    borrower.start(0.0, "w0", ())
+    assert [(worker, ask.keep) for worker, ask in borrower.end(0.0, "w0", None)] == [("w0", 0)]
+
+
+def test_a_router_that_is_ahead_gives_its_slot_back_in_a_large_pool_only() -> None:
+    for workers, given in ((2, 0), (50, 1)):
+        borrower = before(workers)
+        lend(borrower, "w0", 0.0, 1)
+        borrower.start(0.0, "w0", ())
+        holding = borrower.holdings["w0"]
+        sent = holding.ask(0.0, (), quantum=1.0, ttl_s=MIN_TTL_S)
+        grant = Grant((1, 10), sent.stamp, 1, MIN_TTL_S, 4, True)
+        assert len(borrower.end(0.0, "w0", grant, is_ahead=True)) == given
+
+
+def test_a_worker_that_left_has_no_slot() -> None:
+    borrower = before(2)
+    lend(borrower, "w0", 0.0, 1)
+    lend(borrower, "w1", 0.0, 1)
+    borrower.leave("w0")
+    assert borrower.free(0.0) == ["w1"]
+    assert (borrower.uses, borrower.pool_slots) == (0, 8)
+
+
+def test_leases_last_longer_where_many_workers_are_held() -> None:
+    assert (ttl_s(0), ttl_s(125), ttl_s(250), ttl_s(10_000)) == (MIN_TTL_S, MIN_TTL_S, 1.5, MAX_TTL_S)

@@ -1,0 +1,23 @@
+"""The arithmetic of the exchange, by its vectors, and what it forgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.core.leases.exchange import FORGET_AT_ONCE, FORGET_S, UsageExchange, UsageReport, UsageRow
+from tests.core.leases.vectors import cases, played
+
+
+@pytest.mark.parametrize("name", list(cases()))
+def test_every_vector_is_answered_as_the_file_says(name: str) -> None:
+    for expected, found in played(cases()[name], UsageExchange):
+        assert found == expected
+
+
+def test_tenants_that_nobody_reports_are_forgotten_a_hundred_at_a_time() -> None:
+    store = UsageExchange("x")
+    rows = tuple(UsageRow(f"t{n}", "default", 1.0, served=1.0) for n in range(250))
+    store.call(0.0, UsageReport("r0", (1, 1), "x", (), rows))
+    for call, left in ((2, 250 - FORGET_AT_ONCE), (3, 250 - 2 * FORGET_AT_ONCE), (4, 0), (5, 0)):
+        store.call(FORGET_S + call, UsageReport("r0", (1, call), "x", (), ()))
+        assert len(store._sums) == left
