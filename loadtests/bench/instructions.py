@@ -121,14 +121,14 @@ async def instructions(kind: str, requests: int) -> Counts:
             results.only(KINDS[kind])
             for each in (client, *held):
                 each.transport.close()
-        return counts(_told(folder), requests)
+        return counts(_listing(folder), requests)
 
 
-def counts(told: str, requests: int) -> Counts:
-    """What `callgrind_annotate --inclusive=yes` told, for one request."""
+def counts(listing: str, requests: int) -> Counts:
+    """What `callgrind_annotate --inclusive=yes` listing, for one request."""
     by_stage = dict.fromkeys(STAGES, 0.0)
     total = 0.0
-    for line in told.splitlines():
+    for line in listing.splitlines():
         words = line.split()
         if line.endswith("PROGRAM TOTALS"):
             total = _number(words[0])
@@ -187,7 +187,7 @@ def _run(command: Sequence[str], folder: Path) -> str:
     return done.stderr if done.returncode else ""
 
 
-def _told(folder: Path) -> str:
+def _listing(folder: Path) -> str:
     """What valgrind counted, by function, with all that each calls."""
     files = [str(file) for file in folder.glob("callgrind.out.*")]
     command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", *files]
