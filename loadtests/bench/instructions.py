@@ -125,7 +125,7 @@ async def instructions(kind: str, requests: int) -> Counts:
 
 
 def counts(listing: str, requests: int) -> Counts:
-    """What `callgrind_annotate --inclusive=yes` listing, for one request."""
+    """What `callgrind_annotate --inclusive=yes` lists, for one request."""
     by_stage = dict.fromkeys(STAGES, 0.0)
     total = 0.0
     for line in listing.splitlines():
