@@ -9,7 +9,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 
 def redis_client(url: str, *, timeout_s: float, connections: int, socket_timeout_s: float) -> Redis:
-    """A client that waits `timeout_s` for one of its `connections` and `socket_timeout_s` for the server, and no longer.
+    """A client that waits `timeout_s` for one of its `connections` and `socket_timeout_s` for the server at most.
 
     It never retries. The library by itself waits up to 15 s.
     """

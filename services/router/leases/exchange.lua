@@ -1,7 +1,7 @@
 -- The exchange of a pool's routers: services/core/leases/exchange.py, which says what each figure means, in a store.
 --
 -- KEYS  state     one packed table: the run, and what is known of routers and classes
---       sums      hash: served, requests, tokens, asked, asked at, of each tenant in each class
+--       sums      hash: served, requests, tokens, asked, asked at (doubles) of each tenant in each class
 --       received  sorted set: when each of these was reported last
 --       active    sorted set: when each tenant in a class was active last
 --       weights   hash: the weight of each of these
@@ -9,18 +9,24 @@
 --       seconds, for tests: if it is empty, the store's clock counts
 -- Returns a UsageAnswer, in MessagePack.
 --
--- If a key is missing (a restart, an eviction), a new run begins. So every key has a member '' that stays. The same
+-- If a key is missing (a restart, an eviction), a new run begins. So every key has a member that stays, MARK. The same
 -- holds if the clock was set back, or if nobody has called for FORGET_S.
 -- Fields are class, zero byte, tenant. The weight A of a class is kept up to date instead of being added up.
 
 local ACTIVE_FOR_S, DEMAND_S, LEVEL_S = 1, 3, 1
 local FORGET_S, FORGET_ROUTER_S, FORGET_AT_ONCE = 600, 86400, 100
 local AT_ONCE = 1000 -- arguments of one command: Lua's stack is small
+local MARK = string.rep('-', 65) -- so long that the server indexes a small hash as well, instead of reading through it
+local SUMS_FORMAT = '<ddddd'
 
 local STATE, SUMS, RECEIVED, ACTIVE, WEIGHTS = unpack(KEYS)
 
+local texts = {} -- by number: most tenants have one of a few weights
+
 local function exact(number)
-  return string.format('%.17g', number)
+  local text = texts[number] or string.format('%.17g', number)
+  texts[number] = text
+  return text
 end
 
 local function bulk(command, key, arguments)
@@ -63,10 +69,10 @@ end
 
 local function begin(run, now)
   redis.call('DEL', unpack(KEYS))
-  redis.call('HSET', SUMS, '', '')
-  redis.call('HSET', WEIGHTS, '', '')
-  redis.call('ZADD', RECEIVED, '+inf', '')
-  redis.call('ZADD', ACTIVE, '+inf', '')
+  redis.call('HSET', SUMS, MARK, '')
+  redis.call('HSET', WEIGHTS, MARK, '')
+  redis.call('ZADD', RECEIVED, '+inf', MARK)
+  redis.call('ZADD', ACTIVE, '+inf', MARK)
   return {run = run, now = now, levels = {}, stamps = {}, classes = {}, turns = {}, waiting = {}, active = {}}
 end
 
@@ -111,7 +117,7 @@ local held = values(SUMS, fields)
 local sums = {}
 for field, packed in pairs(held) do
   if packed then
-    sums[field] = {cmsgpack.unpack(packed)}
+    sums[field] = {struct.unpack(SUMS_FORMAT, packed)}
   end
 end
 
@@ -128,7 +134,7 @@ local function add()
     sums[field] = {old[1] + served, old[2] + requests, old[3] + tokens, fade(old[4], old[5]) + asked, now}
     state.classes[class] = (state.classes[class] or 0) + served
     state.turns[class] = (state.turns[class] or 0) + served / (class_weights[class] or 1)
-    hash[#hash + 1], hash[#hash + 2] = field, cmsgpack.pack(unpack(sums[field]))
+    hash[#hash + 1], hash[#hash + 2] = field, struct.pack(SUMS_FORMAT, unpack(sums[field]))
     set[#set + 1], set[#set + 2] = exact(now), field
   end
   bulk('HSET', SUMS, hash)
@@ -154,9 +160,11 @@ local function mark_active()
     local class, weight, field = row[2], row[3], fields[at]
     if row[8] then
       local before = known[field]
-      change_weight(class, before and 0 or 1, weight - (tonumber(before or 0)))
-      known[field] = exact(weight)
-      hash[#hash + 1], hash[#hash + 2] = field, known[field]
+      if before ~= exact(weight) then
+        change_weight(class, before and 0 or 1, weight - tonumber(before or 0))
+        known[field] = exact(weight)
+        hash[#hash + 1], hash[#hash + 2] = field, known[field]
+      end
       set[#set + 1], set[#set + 2] = exact(now), field
     end
   end
