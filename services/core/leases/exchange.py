@@ -12,8 +12,8 @@ A call says what its router added since the call before, once: a report that was
 added again, and a report for another *run* of the store is not added at all. A store that restarts empty has a new run,
 so its routers begin anew from what they read then, and nothing is charged twice.
 
-Cost: O(rows of the report), whatever the number of routers. Bound: the tenants of the last
-FORGET_S and the routers of the last FORGET_ROUTER_S.
+Cost: O(rows of the report), whatever the number of routers. Bound: the tenants of the last FORGET_S
+and the routers of the last FORGET_ROUTER_S.
 """
 
 from __future__ import annotations

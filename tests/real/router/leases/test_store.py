@@ -80,7 +80,7 @@ def test_every_vector_is_answered_as_the_file_says(store: Played, name: str) -> 
 
 TICK_S = 1 / 64  # binary fractions, so that both sides subtract times exactly
 TENANTS = st.sampled_from(["a", "b", "ä\0 b", "", "7"])
-CLASSES = ["default", "gold", "Tin", "Ü"]
+CLASSES = ["default", "gold", "golden", "Tin", "Ü"]
 FIGURES = st.one_of(st.just(0.0), st.floats(-1e6, 1e6), st.integers(-1000, 1000).map(float))
 WEIGHTS = st.sampled_from([0.25, 1.0, 2.0, 8.0])
 ROWS = st.lists(
@@ -182,6 +182,13 @@ def test_thousands_of_tenants_in_one_report_are_added_and_answered(store: Played
     later = report._replace(stamp=(1, 2), rows=())
     assert plain(store.call(2.0, later)) == plain(pure.call(2.0, later)), "none is active any more"
     assert store.do(store.client.zcard, store.exchange.keys[3]) == 1
+
+
+def test_a_report_is_added_once_though_its_router_was_cut_off_for_longer_than_tenants_are_known(store: Played) -> None:
+    store.emptied("x").call(0.0, REPORT._replace(run="x"))
+    for minutes in range(5, 60, 5):
+        store.call(minutes * 60.0, REPORT._replace(router="r1", stamp=(1, minutes), run="x", rows=()))
+    assert store.call(3600.0 - 30.0, REPORT._replace(run="x")).classes == (("default", 5.0, 5.0),)
 
 
 @pytest.mark.parametrize(("seconds", "run"), [(-0.5, "x"), (-2.0, "y"), (FORGET_S + 1.0, "y")])
