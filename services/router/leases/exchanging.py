@@ -27,13 +27,13 @@ TIMEOUT_S = 0.05
 MAX_OPEN_S = 5.0
 
 
-class Store(Protocol):
+class UsageStore(Protocol):
     """One pool's exchange, wherever it is. Raises StoreFault."""
 
     async def call(self, report: UsageReport) -> UsageAnswer: ...
 
 
-class Ledger(Protocol):
+class ReportLedger(Protocol):
     """What `UsageLedger` is here."""
 
     routers: int
@@ -51,8 +51,8 @@ class Exchanging:
 
     def __init__(
         self,
-        store: Store,
-        ledger: Ledger,
+        store: UsageStore,
+        ledger: ReportLedger,
         *,
         wants: Callable[[], tuple[Want, ...]],
         charge: Callable[[UsedElsewhere], None],
