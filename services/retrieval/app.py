@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from services.core.breaker import Breaker
 from services.retrieval.api import EXAMPLES as SEARCH
 from services.retrieval.api import RetrievalApi
-from services.retrieval.cache import Cache, redis_client
+from services.retrieval.cache import WRITE_TIMEOUT_S, Cache
 from services.retrieval.compatibility import CompatibilityCheck
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
@@ -38,6 +38,7 @@ from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
+from services.runtime.valkey import redis_client
 
 NAME = "retrieval"
 WAITING_PER_CONNECTION = 32
@@ -207,7 +208,12 @@ def exact_cache(
     settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log, chance: Random | None = None
 ) -> Cache:
     timeout_s = settings.redis_timeout_ms / 1000
-    client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
+    client = redis_client(
+        settings.redis_url,
+        timeout_s=timeout_s,
+        connections=settings.redis_pool_size,
+        socket_timeout_s=WRITE_TIMEOUT_S,
+    )
     return Cache(
         client,
         Breaker(max_open_s=2.0),

@@ -22,13 +22,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.maint_notifications import MaintNotificationsConfig
 
 from services.contracts.search import Passage
 from services.core.breaker import Breaker, BreakerState, Change
@@ -114,20 +111,6 @@ class CacheKey:
             data = part.encode("utf-8")
             message += len(data).to_bytes(8, "big") + data
         return PREFIX + hmac.digest(secret, message, "sha256").hex()
-
-
-def redis_client(url: str, *, timeout_s: float, connections: int, write_timeout_s: float = WRITE_TIMEOUT_S) -> Redis:
-    """A client that bounds every wait and never retries; the library waits up to 15 s by default."""
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=connections,
-        timeout=timeout_s,
-        socket_timeout=write_timeout_s,
-        socket_connect_timeout=write_timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        maint_notifications_config=MaintNotificationsConfig(enabled=False),
-    )
-    return Redis.from_pool(pool)
 
 
 class Cache:

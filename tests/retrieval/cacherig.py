@@ -11,9 +11,10 @@ from redis.asyncio import Redis
 
 from services.contracts.search import Passage
 from services.core.breaker import Breaker
-from services.retrieval.cache import Cache, CachedResult, CacheKey, redis_client
+from services.retrieval.cache import Cache, CachedResult, CacheKey
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.search_params import SearchParams
+from services.runtime.valkey import redis_client
 from tests.retrieval.fakes import Lines, metrics, passage
 from tests.virtual import run
 
@@ -30,7 +31,7 @@ class Rig:
     def __init__(self, url: str, *, timeout_s: float = CLIENT_TIMEOUT_S, **breaker: float) -> None:
         self.metrics: RetrievalMetrics = metrics()
         self.lines = Lines()
-        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4, write_timeout_s=CLIENT_TIMEOUT_S)
+        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4, socket_timeout_s=CLIENT_TIMEOUT_S)
         self.cache = Cache(
             self.client,
             Breaker(**breaker),  # type: ignore[arg-type]

@@ -24,10 +24,11 @@ from loadtests.report.progress import Say
 from loadtests.report.result import Block, Plot, Result
 from services.cli.valkey import program
 from services.contracts.search import Passage
-from services.retrieval.cache import redis_client
+from services.retrieval.cache import WRITE_TIMEOUT_S
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search_params import SearchParams
 from services.retrieval.semantic import Semantic
+from services.runtime.valkey import redis_client
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -212,7 +213,7 @@ async def redis_us() -> dict[str, float]:
         return {}
     number = SIZES[0]
     with valkey() as server:
-        client = redis_client(server.url, timeout_s=5.0, connections=1)
+        client = redis_client(server.url, timeout_s=5.0, connections=1, socket_timeout_s=WRITE_TIMEOUT_S)
         try:
             await client.set("few", b"x" * 64)
             await client.set("vectors", vectors(number).tobytes())

@@ -12,7 +12,8 @@ A call says what its router added since the call before, once: a report that was
 added again, and a report for another *run* of the store is not added at all. A store that restarts empty has a new run,
 so its routers begin anew from what they read then, and nothing is charged twice.
 
-Cost: O(rows of the report), whatever the number of routers. Bound: the tenants of the last FORGET_S.
+Cost: O(rows of the report), whatever the number of routers. Bound: the tenants of the last FORGET_S
+and the routers of the last FORGET_ROUTER_S.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from services.core.stats import DEMAND_S
 LEVEL_S = 1.0
 """A router that has not called for so long does not count: neither its levels, nor itself."""
 FORGET_S = 600.0
+FORGET_ROUTER_S = 86_400.0
+"""Until then a report that is sent again is added once, though its router was cut off meanwhile."""
 FORGET_AT_ONCE = 100
 """Tenants that one call forgets, so that its cost is bounded."""
 
@@ -122,7 +125,7 @@ class UsageExchange:
         self._sums: OrderedDict[tuple[str, str], _Sums] = OrderedDict()  # the longest unchanged first
         self._active: dict[str, OrderedDict[str, tuple[float, float]]] = {}  # class: tenant: weight, active at
         self._levels: dict[str, tuple[float, tuple[ClassLevel, ...]]] = {}  # router: when, and what it said
-        self._stamps: dict[str, Stamp] = {}
+        self._stamps: dict[str, tuple[float, Stamp]] = {}  # router: when it called, and its last report
         self._classes: dict[str, float] = {}
         self._turns: dict[str, float] = {}
         self._waiting: dict[str, float] = {}  # class: when it waited last
@@ -130,8 +133,9 @@ class UsageExchange:
     def call(self, now: float, report: UsageReport) -> UsageAnswer:
         """Add a report, and answer with the sums. `now` is the store's clock."""
         added = report.run == self.run
-        if added and report.stamp > self._stamps.get(report.router, NEVER):
-            self._stamps[report.router] = report.stamp
+        _, known = self._stamps.get(report.router, (now, NEVER))
+        self._stamps[report.router] = now, max(known, report.stamp) if added else known
+        if added and report.stamp > known:
             weights = {each.class_name: each.weight for each in report.levels}
             for row in report.rows:
                 self._add(now, row, weights.get(row.class_name, 1.0))
@@ -204,6 +208,8 @@ class UsageExchange:
             del self._active[name]
         for router in [router for router, (at, _) in self._levels.items() if now - at > LEVEL_S]:
             del self._levels[router]
+        for router in [router for router, (at, _) in self._stamps.items() if now - at > FORGET_ROUTER_S]:
+            del self._stamps[router]
         for _ in range(FORGET_AT_ONCE):
             if not self._sums or now - next(iter(self._sums.values())).received_at <= FORGET_S:
                 return

@@ -1,0 +1,54 @@
+"""The exchange in Valkey or Redis (5 or later): one script, five keys in one hash slot, one round trip a call.
+
+    weir:exchange:1:{pool}:state, :sums, :received, :active, :weights        `exchange.lua` says what they hold
+
+The number is that of the layout. EVALSHA names the script by its checksum, so routers of two versions call each their
+own. A server without the script gets it within the same call.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from services.core.leases.exchange import UsageAnswer, UsageReport
+from services.router.leases.fault import StoreFault
+
+PREFIX = "weir:exchange:1:"
+PARTS = ("state", "sums", "received", "active", "weights")
+SCRIPT = Path(__file__).with_name("exchange.lua").read_text(encoding="utf-8")
+RUN_BYTES = 8
+
+
+class ValkeyExchange:
+    """One pool's exchange. `client` bounds every wait (`services/runtime/valkey.py`); the caller bounds the call."""
+
+    def __init__(self, client: Redis, pool: str) -> None:
+        self.keys = [f"{PREFIX}{{{pool}}}:{part}" for part in PARTS]
+        self._client = client
+        self._run_script = client.register_script(SCRIPT)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(UsageAnswer).decode
+
+    async def call(self, report: UsageReport, *, now: float | None = None, new_run: str = "") -> UsageAnswer:
+        """Add the report and read the sums. Raises StoreFault.
+
+        A run that begins with this call gets a random name. `now`, in seconds, and `new_run` are for tests.
+        """
+        new_run = new_run or secrets.token_hex(RUN_BYTES)  # for each call: a store that restarts twice has three runs
+        arguments: list[bytes | str] = [self._encode(report), new_run, "" if now is None else repr(now)]
+        try:
+            return self._decode(await self._run_script(keys=self.keys, args=arguments))
+        except (RedisError, OSError, msgspec.MsgspecError, TypeError, UnicodeError) as error:
+            raise StoreFault(f"{type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        """Close the connections. Raises StoreFault."""
+        try:
+            await self._client.aclose()
+        except (RedisError, OSError) as error:
+            raise StoreFault(f"{type(error).__name__}: {error}") from error
