@@ -10,21 +10,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from loadtests.bench.stand import FULL, HELD, ROUTER, Workers, all_different, chat
+from loadtests.bench.stand import FULL, HELD, all_different, chat, router_before
 from loadtests.bench.stub import stub
-from loadtests.cluster.processes import NOTHING, Process, StandError, free_ports, until_ready
-from loadtests.cluster.stand import NO_RETRIEVAL
+from loadtests.cluster.processes import StandError
 from loadtests.load.closed import LoopResults, connect, hold
-from loadtests.paths import ROOT
 from loadtests.report.figure import Figure
 from loadtests.report.page import figures_table, table
 from loadtests.report.progress import Say
@@ -35,8 +31,11 @@ QUICK = {"requests": 50}
 WARM_UP = 200
 """Caches fill, and estimates are learned."""
 HOLD_S = 3.0
-PATIENT = {"DEFAULT_SLO_MS": "60000", "MAX_DEADLINE_MS": "60000"}
-"""Valgrind is some fifty times slower: no request may be rejected for that."""
+PATIENT = {
+    "DEFAULT_SLO_MS": "60000", "MAX_DEADLINE_MS": "60000", "DRAIN_TIMEOUT_S": "0.1", "PYTHONHASHSEED": "0",
+}  # fmt: skip
+"""Valgrind is some fifty times slower: no request may be rejected for that, and the end must not take long."""
+OUT = "callgrind.out"
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no")
 KINDS = {"answer": 200, "refusal": 429}
 STAGES: Mapping[str, tuple[str, ...]] = {
@@ -105,19 +104,21 @@ async def measure(options: Options, say: Say) -> Result:
 
 async def instructions(kind: str, requests: int) -> Counts:
     """Of one request of this kind, in user space."""
+    code = {"WEIR_CODE": "compiled" if compiled.in_use() else "python"}
+    settings = PATIENT | code | (FULL if kind == "refusal" else {})
     with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        async with stub() as stub_port, _router(folder, stub_port, FULL if kind == "refusal" else NOTHING) as made:
-            process, port = made
-            held = await hold(port, [chat(port, "hang")] * (HELD if kind == "refusal" else 0), HOLD_S)
+        under = [*VALGRIND, f"--callgrind-out-file={folder / OUT}"]
+        async with stub() as stub_port, router_before(stub_port, settings, under=under) as made:
+            held = await hold(made.port, [chat(made.port, "hang")] * (HELD if kind == "refusal" else 0), HOLD_S)
             results = LoopResults()
-            client, asked = await connect(port, results), all_different(port)
+            client, asked = await connect(made.port, results), all_different(made.port)
             for _ in range(WARM_UP):
                 await client.ask(asked())
-            await _control(process, "on", folder)
+            await _control(made.pid, "--instr=on")
             for _ in range(requests):
                 await client.ask(asked())
-            await _control(process, "off", folder)
+            await _control(made.pid, "--instr=off")
             results.only(KINDS[kind])
             for each in (client, *held):
                 each.transport.close()
@@ -158,37 +159,15 @@ def result(found: Mapping[str, Counts], code: str, requests: int) -> Result:
     return Result("Machine instructions of a request", {"instructions": figures}, blocks)
 
 
-@asynccontextmanager
-async def _router(folder: Path, stub_port: int, settings: Mapping[str, str]) -> AsyncIterator[tuple[Process, int]]:
-    port, metrics_port = free_ports(2)
-    env = {
-        "ROUTER_PORT": str(port), "METRICS_PORT": str(metrics_port), "RETRIEVAL_URL": NO_RETRIEVAL,
-        "WORKERS_FILE": str(Workers().written(folder, stub_port)), "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0",
-        "WEIR_CODE": "compiled" if compiled.in_use() else "python", **PATIENT, **settings,
-    }  # fmt: skip
-    process = Process("router", [*VALGRIND, sys.executable, "-m", ROUTER], env, folder)
-    process.start()
-    try:
-        await until_ready(process, f"http://127.0.0.1:{port}/health/ready")
-        yield process, port
-        await process.leave(HOLD_S * 10)  # it writes what it counted
-    finally:
-        await process.stop()
-
-
-async def _control(process: Process, state: str, folder: Path) -> None:
-    done = await asyncio.to_thread(_run, ["callgrind_control", "-i", state, str(process.pid)], folder)
-    if done:
-        raise StandError(f"valgrind could not be controlled: {done}")
-
-
-def _run(command: Sequence[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.stderr if done.returncode else ""
+async def _control(pid: int, what: str) -> None:
+    command = ["callgrind_control", what, str(pid)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StandError(f"valgrind could not be controlled: {done.stderr}")
 
 
 def _listing(folder: Path) -> str:
     """What valgrind counted, by function, with all that each calls."""
-    files = [str(file) for file in folder.glob("callgrind.out.*")]
+    files = [str(file) for file in folder.glob(f"{OUT}*")]
     command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", *files]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout

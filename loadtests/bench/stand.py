@@ -65,8 +65,11 @@ async def router_before(
     *,
     words: Sequence[str] = (ROUTER,),
     workers: Workers = Workers(),
+    under: Sequence[str] = (),
 ) -> AsyncIterator[Router]:
-    """A router on a core of its own, with default settings. `words`: the module to run, and its arguments."""
+    """A router on a core of its own, with default settings. `words`: the module to run, and its arguments; `under`: a
+    program that runs it.
+    """
     port, metrics_port = free_ports(2)
     own_core, _ = cores()
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +78,7 @@ async def router_before(
             "WORKERS_FILE": str(workers.written(Path(folder), stub_port)), **settings,
         }  # fmt: skip
         ready = f"http://127.0.0.1:{port}/health/ready"
-        async with started(*words, ready=ready, env=env, cores=own_core) as process:
+        async with started(*words, ready=ready, env=env, cores=own_core, under=under) as process:
             yield Router(process.pid, port, metrics_port)
 
 

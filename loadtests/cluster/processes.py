@@ -160,15 +160,19 @@ def python(*args: str) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def started(
-    *words: str, ready: str = "", env: Mapping[str, str] = NOTHING, cores: Set[int] = frozenset()
+    *words: str,
+    ready: str = "",
+    env: Mapping[str, str] = NOTHING,
+    cores: Set[int] = frozenset(),
+    under: Sequence[str] = (),
 ) -> AsyncIterator[Process]:
     """Run a module of the project as a process for the duration of the block, ready when `ready` answers 200.
 
-    Raises StandError if it ends before that, or takes too long.
+    `under`: a program that runs it, with its arguments. Raises StandError if it ends before that, or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as folder:
         settings = {"PYTHONPATH": str(ROOT), **env}
-        process = Process(words[0], python("-m", *words), settings, Path(folder), cores)
+        process = Process(words[0], [*under, *python("-m", *words)], settings, Path(folder), cores)
         process.start()
         try:
             if ready:
