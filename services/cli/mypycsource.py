@@ -38,8 +38,6 @@ UNDECORATED = "class InferenceRequest(Request):\n"
 DECORATED = f"@dataclass(eq=False, repr=False)\n{UNDECORATED}"
 PROPERTY = "\n    @property\n    def deadline_ms("
 """Its first method, after its fields and an empty line."""
-NOT_FINAL = (ast.Tuple,)
-"""mypyc keeps a tuple of numbers unboxed, and then cannot tell whether a `Final` one was set."""
 
 
 def mypyc_source(path: str, text: str, base: str = "") -> str:
@@ -94,8 +92,11 @@ def _final(statement: ast.stmt, source: Callable[[ast.expr], str]) -> tuple[str,
 
 
 def _may_be_final(target: ast.expr, value: ast.expr) -> bool:
-    """Whether it is a constant by its name: `MAX_LINES`, `_FADE`, `_encode`."""
-    if not isinstance(target, ast.Name) or isinstance(value, NOT_FINAL):
+    """Whether it is a constant by its name: `MAX_LINES`, `_FADE`, `_encode`; and no tuple.
+
+    mypyc keeps a tuple of numbers unboxed, and then cannot tell whether a `Final` one was set.
+    """
+    if not isinstance(target, ast.Name) or isinstance(value, ast.Tuple):
         return False
     of_types = isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeVar"
     return not of_types and (target.id.isupper() or (target.id.startswith("_") and target.id.islower()))

@@ -55,11 +55,11 @@ class OpenAIUpstream:
         self._takes_ids = True
         self._pool = pool
         self._models = models
-        self._headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json")]
         self._secret = (api_key or "").encode()
         if api_key:
-            self._headers.append((b"authorization", b"Bearer " + api_key.encode()))
-        self._lines = block(self._headers)
+            headers.append((b"authorization", b"Bearer " + api_key.encode()))
+        self._lines = block(headers)
 
     async def whole(self, call: Call, attempt: Attempt) -> Whole:
         reply = await self._post(call, attempt)
@@ -134,7 +134,7 @@ class OpenAIUpstream:
 
     async def _get_models(self) -> tuple[int, bytes]:
         named = [(b"x-request-id", PROBE_ID)] if self._takes_ids else []
-        reply = await self._pool.request(b"GET", b"/models", headers=[*self._headers, *named])
+        reply = await self._pool.request(b"GET", b"/models", headers=named, lines=self._lines)
         with reply:
             return reply.status, await reply.read(MAX_ANSWER_BYTES)
 
