@@ -181,13 +181,17 @@ class PoolQueue:
         """Charge a new request that is ready, in place of `insert`, `charge` and `remove`, where it is the next.
 
         False, and no change, if other requests are queued, its class is in debt, or its tenant has other flows, whose
-        debt it may inherit.
+        debt it may inherit; or if it is in debt itself, and requests start in order of arrival.
         """
         if self.requests or len(flow.tenant.flows) > 1 or flow.tenant.others:
             return False
         node, classes = flow.node, self.classes
-        if not classes.credit(now, node) or not node.flows.serve_at_once(now, flow, cost):
+        if not classes.credit(now, node):
             return False
+        if not node.flows.serve_at_once(now, flow, cost):
+            in_turn = isinstance(self.discipline, DrrDiscipline)  # in order of arrival there are no rounds to pay in
+            if not in_turn or not node.flows.serve_at_once(now, flow, cost, pays=True):
+                return False
         classes.serve_at_once(now, node, cost)
         lingering = self._lingering
         if flow.active:

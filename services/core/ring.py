@@ -154,16 +154,17 @@ class Ring(Generic[M]):
         deficit = self._deficit_out(now, member)
         return deficit if deficit > DUST * self.quantum * member.weight else 0.0
 
-    def serve_at_once(self, now: float, member: M, cost: float) -> bool:
+    def serve_at_once(self, now: float, member: M, cost: float, *, pays: bool = False) -> bool:
         """Start a request of a member while the ring is empty, as if it came, was served and left. False, and no
-        change, if rounding leaves it in debt after the rounds that pay it.
+        change, if it is in debt; or, where it `pays`, if rounding leaves it in debt after the rounds that pay it.
         """
         assert not self.backlog, f"{member!r} is served at once, and {self!r} has work"
         deficit = self._deficit_out(now, member)
         if deficit > DUST * self.quantum * member.weight:
             self._served_new += cost
         else:
-            deficit = self._paid_alone(member, deficit)
+            if pays:
+                deficit = self._paid_alone(member, deficit)
             if deficit <= DUST * self.quantum * member.weight:
                 return False
         member.unsettled += cost

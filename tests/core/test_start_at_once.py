@@ -141,3 +141,10 @@ def test_a_tenant_whose_class_is_in_debt_is_queued() -> None:
     second = made.request("a", slack_s=100.0)
     assert not started(made, second)
     assert second.stage is Stage.WAITING
+
+
+def test_in_order_of_arrival_a_tenant_in_debt_is_queued_since_there_are_no_rounds_to_pay_in() -> None:
+    made = House(2, chosen=settings(quantum_tokens=10.0))
+    made.scheduler.switch(made.now, Policies(admission=True, fairness=False, cancellation=True))
+    assert started(made, made.request("a", slack_s=100.0))
+    assert not started(made, made.request("a", slack_s=100.0))
