@@ -94,10 +94,14 @@ class Ingest:
             else:
                 await self._carry_out(plan)
         finally:
-            self._reader.shutdown(wait=False, cancel_futures=True)
-            self._embedder.shutdown(wait=False, cancel_futures=True)
+            await self._end_threads()
         if prune and self._summary.usable:  # an empty folder may be one that is not mounted
             await self._prune(found)
+
+    async def _end_threads(self) -> None:
+        """Wait for the file that is read, and the batch that is embedded: no thread outlives the run."""
+        for pool in (self._reader, self._embedder):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
     async def _plan(self, found: FoundFiles) -> IngestPlan:
         """Compare the files with the stored documents. Files that are not stored yet are not read."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -160,6 +161,23 @@ def test_a_model_that_fails_ends_the_ingest_and_what_is_in_stays_in(tmp_path: Pa
     with pytest.raises(MemoryError):
         run(tmp_path, FakeModel(embedding), corpus)
     assert len(corpus.put_in) == 3
+
+
+def test_no_thread_outlives_an_ingest_that_failed(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+
+    def embedding(model: FakeModel) -> None:
+        raise MemoryError("no room for this one")
+
+    class SlowModel(FakeModel):
+        def tokenize(self, text: str) -> list[int]:
+            if self.documents_read > 0:  # a file is still being read when the run fails
+                time.sleep(0.05)
+            return super().tokenize(text)
+
+    with pytest.raises(MemoryError):
+        run(tmp_path, SlowModel(embedding), FakeCorpus())
+    assert set(threading.enumerate()) == before
 
 
 def test_a_new_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
