@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from services.contracts.lease import LeaseAsk, LeaseGrant
+
 LONGEST_TOKENS = 131_072
 """The longest answer that can be asked for."""
 
@@ -50,6 +52,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: Annotated[list[str], Meta(max_length=4)] = []
     seed: int | None = None
     ignore_eos: bool = False  # generate up to the limit; load generators use it
+    lease: LeaseAsk | None = None  # of one of several routers
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -73,7 +76,7 @@ class Token(msgspec.Struct, frozen=True, tag_field="event", tag="token"):
     text: str
 
 
-class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
+class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done", omit_defaults=True):
     """The last event of a complete answer."""
 
     finish_reason: Literal["stop", "length"]
@@ -81,13 +84,15 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     timings: Timings
     batch_size: int  # sequences in this one's first step, itself included
     text: str | None = None  # the whole answer, only with `stream: false`
+    lease: LeaseGrant | None = None  # only if the request had an ask
 
 
-class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
+class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed", omit_defaults=True):
     """The last event of an incomplete answer. `code` is one of the codes of `runtime.errors`."""
 
     code: str
     message: str
+    lease: LeaseGrant | None = None
 
 
 Event = Token | Done | Failed
