@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from random import Random
 
 from services.core.account import QueueBounds, TenantSpec
@@ -13,6 +15,7 @@ from services.router.config import RouterSettings
 from services.router.console.storm import storm_routes
 from services.router.console.watching import POLICY, console_routes, switching
 from services.router.deciding.dispatcher import Dispatcher
+from services.router.deciding.leasing import Leasing, UsageStores
 from services.router.deciding.sizing import Sizes
 from services.router.operating.admin import AdminRoutes, has_its_own_key, metrics_listener
 from services.router.operating.adminkey import AdminKey
@@ -29,14 +32,20 @@ from services.router.serving.pipeline import Pipeline
 from services.router.telemetry.holdings import Holdings
 from services.router.telemetry.journal import Journal
 from services.router.telemetry.metrics import RouterMetrics
+from services.router.telemetry.sharing import Sharing, sharing_state
 from services.router.tenancy.keycheck import key_before_body
+from services.router.tenancy.rates import Rate
 from services.router.tenancy.tenants import OTHER, FileTenants, LabTenants, Tenants
 from services.router.workers.announced import begin_with
 from services.router.workers.cancels import Cancels
 from services.router.workers.connect import SPARE_CONNECTIONS, connect
 from services.router.workers.fleet import Fleet
+from services.router.workers.leasedfleet import LeasedFleet
 from services.router.workers.prober import Prober
+from services.router.workers.worker import Worker
+from services.router.workers.workersfile import WorkerSpec
 from services.runtime.api import add_native, new_api
+from services.runtime.clock import unix_milliseconds
 from services.runtime.drain import Drain
 from services.runtime.health import Readiness, add_health
 from services.runtime.hostcheck import PageCheck
@@ -54,21 +63,37 @@ DESCRIPTION = (
 
 
 def build(
-    settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None, machine: Machine | None = None
+    settings: RouterSettings,
+    *,
+    rng: Random | None = None,
+    log: Log | None = None,
+    machine: Machine | None = None,
+    stores: UsageStores | None = None,
 ) -> Process:
     """The router, which listens when it is run. `rng`: all its randomness; default: the system's, also for ids.
 
-    `machine`: the limits that the start warns of; without it they are not looked at.
+    `machine`: the limits that the start warns of; without it they are not looked at. `stores`: what several routers
+    exchange through, in place of the server at EXCHANGE_URL.
     """
     log, drain, registry = log or Log("router", settings.log_level), Drain(), new_registry()
     chance = Random() if rng is None else rng
     shared_token, lab = settings.shared_token, settings.tenants_file is None
     tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
-    fleet = Fleet([connect(spec, settings.max_inflight, shared_token) for spec in settings.worker_specs()], chance)
+    several = bool(settings.exchange_url)
+
+    def connected(spec: WorkerSpec) -> Worker:
+        return connect(spec, settings.max_inflight, shared_token, several_routers=several)
+
+    workers = [connected(spec) for spec in settings.worker_specs()]
+    fleet = LeasedFleet(workers, chance, loop_time) if several else Fleet(workers, chance)
     prober = Prober(fleet, settings.probe_interval_s, log, chance)
     dispatcher = Dispatcher(scheduler(settings, tenants, chance), fleet, InflightCap(settings.max_inflight), chance)
     dispatcher.configure(tenants.specs())
+    leasing: Leasing | None = None
+    if isinstance(fleet, LeasedFleet):
+        leasing = several_routers(settings, dispatcher, fleet, tenants, log, chance, stores)
+        registry.register(Sharing(leasing))
     registry.register(Holdings(dispatcher, lambda id: id if tenants.get(id) else OTHER))
     for tenant in (*tenants.ids(), OTHER):
         metrics.expect(tenant)
@@ -110,7 +135,8 @@ def build(
     add_routes(api, pipeline, hot)
     apart = api if lab else new_api("Weir console", "The operator's console.")  # on the metrics listener
     add_native(apart, console, {})
-    admin = AdminRoutes(dispatcher, tenants, drain, switches, log, admin_key)
+    sharing = None if leasing is None else partial(sharing_state, leasing)
+    admin = AdminRoutes(dispatcher, tenants, drain, switches, log, admin_key, sharing)
     console_app = None if lab else Service("console", apart, log=log, drain=drain, rng=rng)
 
     async def start() -> None:
@@ -120,8 +146,12 @@ def build(
         begin_with(dispatcher.scheduler, fleet, settings.completion_weight)
         prober.start()
         watch.start()
+        if leasing is not None:
+            leasing.start()
 
     async def stop() -> None:
+        if leasing is not None:
+            await leasing.stop()
         await prober.stop()
         await watch.stop()
 
@@ -151,10 +181,40 @@ def build(
         stop=stop,
         upstream_connections=upstream_connections(settings),
         tls=settings.tls,
-        reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
+        reload=Reloading(settings, tenants, dispatcher, prober, metrics, log, connected).begin,
         rng=rng,
         inside=pipeline,
     )
+
+
+def several_routers(
+    settings: RouterSettings,
+    dispatcher: Dispatcher,
+    fleet: LeasedFleet,
+    tenants: Tenants,
+    log: Log,
+    rng: Random,
+    stores: UsageStores | None,
+) -> Leasing:
+    """What makes this router one of several."""
+    if stores is None:
+        from services.router.leases.store import ValkeyExchanges  # a client library that a lone router does not load
+
+        stores = ValkeyExchanges(settings.exchange_url)
+
+    def rate_of(tenant: str) -> Rate | None:
+        known = tenants.get(tenant)
+        return None if known is None else known.rate
+
+    return Leasing(
+        dispatcher, fleet, name=settings.own_name, clock_ms=unix_milliseconds, stores=stores, rate_of=rate_of,
+        log=log, rng=rng,
+    )  # fmt: skip
+
+
+def loop_time() -> float:
+    """The running event loop's clock, in seconds."""
+    return asyncio.get_running_loop().time()
 
 
 def deployment(settings: RouterSettings, fleet: Fleet, tenants: Tenants, machine: Machine) -> Deployment:
@@ -209,5 +269,6 @@ def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Schedu
         classes=classes,
         safety_margin=settings.admission_safety_margin,
         policies=settings.policies,
+        several_routers=bool(settings.exchange_url),
     )
     return Scheduler(chosen, rng.random)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,6 +97,16 @@ class RouterSettings(ServiceSettings):
     lab_tenant_rps: float = Field(
         0.0, ge=0, le=1e6, description="rate limit of each lab-mode tenant, requests per second; 0 for none"
     )
+    exchange_url: str = Field(
+        "",
+        pattern=r"^((rediss?|unix)://.+)?$",
+        description="Redis or Valkey through which several routers share their workers; empty: this router is alone",
+    )
+    router_name: str = Field(
+        "",
+        pattern=r"^([A-Za-z0-9._:-]{1,64})?$",
+        description="name of this router among those that share the workers; empty: the host's name",
+    )
     probe_interval_s: float = Field(1.0, gt=0, le=60, description="seconds between probes of each worker")
     admin_token: SecretStr = Field(
         SecretStr(""), description="bearer token of /admin; required if METRICS_HOST is not loopback"
@@ -111,6 +123,11 @@ class RouterSettings(ServiceSettings):
         looks: list[Callable[[], object]] = [self.worker_specs, self._exposure, lambda: self.policies]
         yield from (str(fault) for look in looks if (fault := self._fault_of(look)))
         yield from self.inner_faults("METRICS_HOST")
+
+    @property
+    def own_name(self) -> str:
+        """This router's name among several: ROUTER_NAME, or the host's name."""
+        return self.router_name or re.sub(r"[^A-Za-z0-9._:-]", "-", socket.gethostname())[:64] or "router"
 
     @property
     def tls(self) -> TlsFiles:

@@ -277,8 +277,8 @@ class RoutersSimulation(Simulation):
             holding.start(now)
             ask = None
         else:
-            ask = router.borrower.start(now, name, ())
-            ask = ask._replace(wants=router.wants(now))
+            router.borrower.start(now, name)
+            ask = router.borrower.ask_with_request(now, name, router.wants(now))
         self.messages["requests"] += 1
         if self._is_cut(now, router, name, "to"):
             return  # it ends at its deadline
@@ -487,7 +487,7 @@ class RoutersSimulation(Simulation):
                 self.books[name] = LeaseBook(self._epoch(), slots)
                 for router in self.routers:
                     with suppress(KeyError):
-                        router.borrower.leave(name)
+                        router.borrower.disconnect(name)
                         router.borrower.holdings[name].slots = slots
 
     # ---- figures

@@ -50,9 +50,13 @@ class Borrower:
         """A worker of the pool; `slots` as announced."""
         self.holdings[worker] = Holding(self.router, self._epoch, slots)
 
-    def leave(self, worker: str) -> None:
-        """The worker is gone, or its stream ended."""
+    def disconnect(self, worker: str) -> None:
+        """The stream from the worker ended: its lease has ended."""
         self.holdings[worker].disconnect()
+
+    def leave(self, worker: str) -> None:
+        """The worker is not one of the pool any more, and nothing runs there."""
+        del self.holdings[worker]
 
     def free(self, now: float) -> list[str]:
         """The workers where a request may start."""
@@ -69,15 +73,18 @@ class Borrower:
 
     @property
     def pool_slots(self) -> int:
-        """Slots of all workers, over all routers."""
-        return sum([holding.slots for holding in self.holdings.values()])
+        """Slots of all workers that can be used, over all routers."""
+        return sum([holding.slots for holding in self.holdings.values() if holding.usable])
 
     # ---- events
 
-    def start(self, now: float, worker: str, wants: Wants) -> Ask:
-        """A request starts there. The ask goes with it; `wants` is what still waits, empty while a slot is free."""
+    def start(self, now: float, worker: str) -> None:
+        """A request starts there; `ask_with_request` goes with it."""
+        self.holdings[worker].start(now)
+
+    def ask_with_request(self, now: float, worker: str, wants: Wants) -> Ask:
+        """The ask that a request takes along. `wants` is what still waits, empty while a slot is free."""
         holding = self.holdings[worker]
-        holding.start(now)
         return holding.ask(now, self._split(wants), quantum=self.quantum, ttl_s=self._ttl_s(), alone=False)
 
     def end(self, now: float, worker: str, grant: Grant | None, *, is_ahead: bool = False) -> Asks:
@@ -115,7 +122,7 @@ class Borrower:
             asks = self._ask_for(now, wants, sum([want.light for want in wants]))
         every_s = self._ttl_s() / ASKS_PER_TTL
         for worker, holding in self.holdings.items():
-            lingers = now - holding.idle_since >= LINGER_S
+            lingers = now - holding.idle_since >= (LINGER_S if holding.usable else 0.0)
             if (holding.may(now) or holding.uses) and (lingers or now - holding.asked_at >= every_s):
                 keep = holding.uses if lingers else None
                 asks.append((worker, self._ask(now, holding, self._split(wants), keep=keep)))
@@ -130,7 +137,7 @@ class Borrower:
 
     def _asked(self, wants: Wants) -> Iterable[str]:
         """The workers to ask: all, or enough of them, drawn at random."""
-        workers = list(self.holdings)
+        workers = [worker for worker, holding in self.holdings.items() if holding.usable]
         if len(workers) <= SMALL_POOL:
             return workers
         count = self._count(wants)
@@ -156,7 +163,8 @@ class Borrower:
         return min(SMALL_POOL, max(MIN_ASKED, sum([want.requests for want in wants])))
 
     def _ask(self, now: float, holding: Holding, wants: Wants, keep: int | None = None) -> Ask:
-        return holding.ask(now, wants, quantum=self.quantum, ttl_s=self._ttl_s(), keep=keep)
+        wanted = wants if holding.usable else ()
+        return holding.ask(now, wanted, quantum=self.quantum, ttl_s=self._ttl_s(), keep=keep)
 
     def _ttl_s(self) -> float:
         return ttl_s(sum([holding.uses > 0 or holding.idle_since < float("inf") for holding in self.holdings.values()]))

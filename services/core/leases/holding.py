@@ -38,6 +38,7 @@ class Holding:
         "recall",
         "router",
         "slots",
+        "usable",
         "uses",
     )
 
@@ -47,6 +48,8 @@ class Holding:
         self.slots = slots
         self.uses = 0
         """Requests in flight there."""
+        self.usable = True
+        """Requests may be sent there; what it has of an unusable worker is given back."""
         self.recall = False
         """The worker wants back what is not in use."""
         self.asked_at = -inf
@@ -71,7 +74,7 @@ class Holding:
 
     def free(self, now: float) -> int:
         """How many more requests may start there."""
-        return max(0, self.may(now) - self.uses)
+        return max(0, self.may(now) - self.uses) if self.usable else 0
 
     def start(self, now: float) -> None:
         """A request is sent there."""

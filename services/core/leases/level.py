@@ -29,6 +29,8 @@ MAX_FLOWS = 64
 """Tenants of one class that are asked whether they are below their share, in the order of their turns."""
 AHEAD_QUANTA = 2.0
 
+NO_RETRIES: Mapping[str, int] = {}
+
 IsLight = Callable[[Flow], bool]
 """Whether the flow's tenant asks for less than its share of the pool."""
 
@@ -78,18 +80,18 @@ class PoolLevel:
         self._clocks: dict[str, CommonClock] = {}
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
 
-    def wants(self, now: float, is_light: IsLight) -> tuple[Want, ...]:
+    def wants(self, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
         """What waits in each class and could start. Call it only while no slot is free: it marks the classes as
-        waiting.
+        waiting. `retries`, by class, wait beside the rings, and before all others.
         """
         found: list[Want] = []
         for node in self._pool.nodes.values():
-            ring, clock = node.flows, self.clock(node.name)
-            if not ring.backlog:
+            ring, clock, first = node.flows, self.clock(node.name), retries.get(node.name, 0)
+            if not ring.backlog and not first:
                 clock.rest()
                 continue
-            light, level = light_requests(node, is_light), clock.wait(ring.given)
-            found.append(Want(node.name, min(MAX_WANTED, ring.backlog), light, level, self.turn(node)))
+            light, level = min(MAX_WANTED, first + light_requests(node, is_light)), clock.wait(ring.given)
+            found.append(Want(node.name, min(MAX_WANTED, first + ring.backlog), light, level, self.turn(node)))
         return tuple(found)
 
     def turn(self, node: ClassNode) -> float:

@@ -14,6 +14,7 @@ Cost: O(tenants that this router knows) for each report, off the path of request
 
 from __future__ import annotations
 
+from itertools import islice
 from math import exp, nan
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ from services.core.stats import DEMAND_S
 
 MAX_QUANTA = 16.0
 """Quanta of a tenant's weight that are charged at once, so that nobody is locked out after an outage of the store."""
+MAX_ROWS = 1000
+"""Tenants in one report: what a store adds up within a call's time limit. More are reported in turn."""
 FORGET_S = 60.0
 """A tenant that was not reported for so long begins anew: the half-life of its debt."""
 QUIET = 1e-6
@@ -120,16 +123,19 @@ class UsageLedger:
         return UsageReport(self.router, stamp, self._run, tuple(levels), rows)
 
     def _rows(self, now: float) -> tuple[UsageRow, ...]:
-        rows: list[UsageRow] = []
+        """What has changed, or is active; of more than MAX_ROWS the first are those that waited longest."""
         self._active = {}
-        for tenant in self._drr.tenants.values():
-            for flow in tenant.flows_in(self._pool.name):
-                row = self._row(now, flow)
-                if row is not None:
-                    rows.append(row)
-                    if row.active:
-                        self._active[row.class_name] = self._active.get(row.class_name, 0.0) + row.weight
-        return tuple(rows)
+        flows = [flow for tenant in self._drr.tenants.values() for flow in tenant.flows_in(self._pool.name)]
+        for flow in flows:
+            if flow.active:
+                self._active[flow.node.name] = self._active.get(flow.node.name, 0.0) + flow.weight
+        if len(flows) > MAX_ROWS:
+            flows.sort(key=self._reported_at)
+        rows = (row for flow in flows if (row := self._row(now, flow)) is not None)
+        return tuple(islice(rows, MAX_ROWS))
+
+    def _reported_at(self, flow: Flow) -> float:
+        return self._entry(flow).reported_at
 
     def _row(self, now: float, flow: Flow) -> UsageRow | None:
         entry = self._entry(flow)

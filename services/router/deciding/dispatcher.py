@@ -93,10 +93,29 @@ class Dispatcher:
         """Workers joined or left, or their capacity changed."""
         now = asyncio.get_running_loop().time()
         for pool in self.fleet.pools:
-            self.scheduler.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
+            self.plan(now, pool)
         self._watch_the_dead(now)
         self._dispatch_retries()
         self._pump_all(now)
+
+    def plan(self, now: float, pool: str) -> None:
+        """Tell the scheduler how many slots the pool has."""
+        self.scheduler.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
+
+    def start_waiting(self, now: float, pool: str) -> None:
+        """A slot of the pool may have become free: start what can."""
+        if self._retries:
+            self._dispatch_retries()
+        self._pump(now, pool)
+
+    def retries(self, pool: str) -> dict[str, int]:
+        """Requests that wait for the slot of their retry, by class."""
+        waiting: dict[str, int] = {}
+        for request in self._retries:
+            if request.pool == pool:
+                name = request.flow.node.name
+                waiting[name] = waiting.get(name, 0) + 1
+        return waiting
 
     def switch(self, policies: Policies) -> None:
         """Apply these policies. Requests that can no longer be in time under them end in the next step."""

@@ -19,6 +19,7 @@ from services.core.leases.exchange import UsageAnswer, UsageReport
 from services.core.leases.messages import Want
 from services.core.leases.usage import UsedElsewhere
 from services.router.leases.fault import StoreFault
+from services.runtime.errors import place_of
 from services.runtime.log import Log
 
 PERIOD_S = 0.2
@@ -101,7 +102,10 @@ class Exchanging:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            await self.exchange()
+            try:
+                await self.exchange()
+            except Exception as error:  # a fault here must not end the calls for good
+                self._log.error("the exchange failed", traceback=place_of(error))
             period_s = self._period_s if self._ledger.routers > 1 else self._alone_period_s
             await asyncio.sleep(max(0.0, began + period_s - loop.time()))
 

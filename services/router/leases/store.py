@@ -16,12 +16,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from services.core.leases.exchange import UsageAnswer, UsageReport
+from services.router.leases.exchanging import TIMEOUT_S
 from services.router.leases.fault import StoreFault
+from services.runtime.valkey import redis_client
 
 PREFIX = "weir:exchange:1:"
 PARTS = ("state", "sums", "received", "active", "weights")
 SCRIPT = Path(__file__).with_name("exchange.lua").read_text(encoding="utf-8")
 RUN_BYTES = 8
+CONNECTIONS = 8
+SOCKET_TIMEOUT_S = 1.0
+"""For opening a connection; a call has less."""
 
 
 class ValkeyExchange:
@@ -45,6 +50,18 @@ class ValkeyExchange:
             return self._decode(await self._run_script(keys=self.keys, args=arguments))
         except (RedisError, OSError, msgspec.MsgspecError, TypeError, UnicodeError) as error:
             raise StoreFault(f"{type(error).__name__}: {error}") from error
+
+
+class ValkeyExchanges:
+    """The exchanges of all pools, over CONNECTIONS connections to the store at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis_client(
+            url, timeout_s=TIMEOUT_S, connections=CONNECTIONS, socket_timeout_s=SOCKET_TIMEOUT_S
+        )
+
+    def of(self, pool: str) -> ValkeyExchange:
+        return ValkeyExchange(self._client, pool)
 
     async def close(self) -> None:
         """Close the connections. Raises StoreFault."""

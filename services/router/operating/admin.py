@@ -66,10 +66,20 @@ def has_its_own_key(path: str) -> bool:
 
 
 class AdminRoutes:
+    """`sharing`: what a router that shares its workers adds to its state."""
+
     def __init__(
-        self, dispatcher: Dispatcher, tenants: Tenants, drain: Drain, switches: Switches, log: Log, key: AdminKey
+        self,
+        dispatcher: Dispatcher,
+        tenants: Tenants,
+        drain: Drain,
+        switches: Switches,
+        log: Log,
+        key: AdminKey,
+        sharing: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._sharing = sharing
         self._tenants = tenants
         self._drain = drain
         self._switches = switches
@@ -145,7 +155,8 @@ class AdminRoutes:
 
     async def _state(self) -> Response:
         now = asyncio.get_running_loop().time()
-        return json_answer(state(now, self._dispatcher, self._tenants, draining=self._drain.draining))
+        found = state(now, self._dispatcher, self._tenants, draining=self._drain.draining)
+        return json_answer(found if self._sharing is None else found | {"sharing": self._sharing()})
 
     async def _policy(self) -> Response:
         return json_answer(self._switches.now)

@@ -81,7 +81,7 @@ def listed_slots(specs: Iterable[WorkerSpec]) -> list[int | None]:
 
 def current_slots(workers: Iterable[Worker]) -> list[int | None]:
     """Slots by the list and the first probe."""
-    return [worker.slots or None if worker.limit is None else None for worker in workers]
+    return [worker.own_slots or None if worker.limit is None else None for worker in workers]
 
 
 def example_keys(settings: RouterSettings) -> list[str]:

@@ -15,7 +15,7 @@ from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy import exposure, tenantsfile
 from services.router.tenancy.tenants import FileTenants, Reading, Tenants
-from services.router.workers.connect import connect
+from services.router.workers.fleet import Connect
 from services.router.workers.prober import Prober
 from services.router.yamlfile import state
 from services.runtime.log import Log
@@ -35,9 +35,10 @@ class Reloading:
         prober: Prober,
         metrics: RouterMetrics,
         log: Log,
+        connect: Connect,
     ) -> None:
         self._settings = settings
-        self._token = settings.shared_token
+        self._connect = connect
         self._tenants = tenants
         self._dispatcher = dispatcher
         self._prober = prober
@@ -111,7 +112,7 @@ class Reloading:
         except ValueError as error:
             self._log.error("WORKERS_FILE rejected", faults=str(error))
             return
-        self._prober.reload(specs, lambda spec: connect(spec, settings.max_inflight, self._token))
+        self._prober.reload(specs, self._connect)
         self._log.info("workers reloaded", workers=len(specs))
 
 

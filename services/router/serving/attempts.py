@@ -73,7 +73,8 @@ class Attempts:
             raise Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
         request.sent_at, request.overloaded = now, False
         id = self._dispatcher.next_attempt(request)
-        attempt = Attempt(id, remaining_ms, () if request.trace is None else attempt_span(request, now))
+        trace = () if request.trace is None else attempt_span(request, now)
+        attempt = Attempt(id, remaining_ms, trace, None if worker.lease is None else worker.lease.ask(now))
         if not request.parsed.stream:
             return worker.upstream.whole(request, attempt)
         return _started(worker, request, attempt)

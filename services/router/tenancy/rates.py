@@ -52,11 +52,14 @@ class Debtor(Bucket):
 class Rate:
     """The rate of one tenant. None: no limit of that unit."""
 
-    __slots__ = ("_appointments", "requests", "tokens")
+    __slots__ = ("_appointments", "requests", "taken_requests", "taken_tokens", "tokens")
 
     def __init__(self, requests_per_s: float | None, tokens_per_s: float | None = None) -> None:
         self.requests = None if requests_per_s is None else Debtor(requests_per_s)
         self.tokens = None if tokens_per_s is None else Debtor(tokens_per_s)
+        self.taken_requests = 0
+        """Taken less given back here, and not at other routers."""
+        self.taken_tokens = 0.0
         self._appointments = RetryReservations()
 
     def try_take(self, now: float, tokens: float) -> float | None:
@@ -70,6 +73,8 @@ class Rate:
             of_requests.charge(now, 1.0)
         if of_tokens is not None:
             of_tokens.charge(now, tokens)
+        self.taken_requests += 1
+        self.taken_tokens += tokens
         return None
 
     def wait_s(self, now: float, tokens: float) -> float:
@@ -81,6 +86,8 @@ class Rate:
 
     def give_back(self, now: float, tokens: float) -> None:
         """Undo `try_take` for a request that was rejected later."""
+        self.taken_requests -= 1
+        self.taken_tokens -= tokens
         if self.requests is not None:
             self.requests.give_back(now, 1.0)
         if self.tokens is not None:
@@ -88,8 +95,17 @@ class Rate:
 
     def settle(self, now: float, estimated: float, actual: float) -> None:
         """Settle the tokens of a request that has ended."""
+        self.taken_tokens += actual - estimated
         if self.tokens is not None:
             self.tokens.settle(now, estimated, actual)
+
+    def take_elsewhere(self, now: float, requests: int, tokens: float) -> None:
+        """Other routers have taken this much of the same limit; below 0: they have given it back."""
+        for bucket, taken in ((self.requests, float(requests)), (self.tokens, tokens)):
+            if bucket is not None and taken > 0:
+                bucket.charge(now, taken)
+            elif bucket is not None:
+                bucket.give_back(now, -taken)
 
     def hint_s(self, now: float, wait_s: float, tokens: float, random: Callable[[], float]) -> float:
         """The retry hint after `try_take` returned `wait_s`: a reservation, in seconds of this rate for both units."""

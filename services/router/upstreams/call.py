@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from services.contracts.generate import Message
+from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.router.parsing.parsed import ParsedRequest
 from services.router.upstreams.enginepage import EngineReport
 from services.runtime.upstream import UpstreamError
@@ -50,6 +51,7 @@ class Attempt(msgspec.Struct, frozen=True):
     id: str
     remaining_ms: float
     trace: tuple[tuple[bytes, bytes], ...] = ()  # W3C trace context
+    lease: LeaseAsk | None = None  # for a worker that lends its slots to several routers
 
 
 class End(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class End(msgspec.Struct, frozen=True):
     completion_tokens: int
     queue_ms: float = 0.0
     first_token_ms: float = 0.0  # from the worker's receipt of the request; 0: not reported
+    lease: LeaseGrant | None = None  # what the worker lends to this router from now on
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -136,6 +139,26 @@ class Upstream(Protocol):
 
     def close(self) -> None:
         """Close idle connections now, and those in use when their replies end."""
+
+
+class GrantStream(Protocol):
+    """What a worker grants, as it happens."""
+
+    async def next(self) -> LeaseGrant | None:
+        """The last of the grants that arrived; None at the end. Raises UpstreamError if it is cut or malformed."""
+
+    def close(self) -> None:
+        """End it, and so the lease."""
+
+
+class Lender(Protocol):
+    """An upstream that lends its slots."""
+
+    async def lease(self, ask: LeaseAsk) -> LeaseGrant:
+        """Ask for slots, or give some back. Raises UpstreamError."""
+
+    async def grants(self, router: str, epoch: int) -> GrantStream:
+        """Open the stream of grants to this router. Raises UpstreamError."""
 
 
 class Probe(msgspec.Struct, frozen=True):

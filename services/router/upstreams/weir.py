@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from services.contracts.generate import LONGEST_TOKENS, Done, Event, Failed, GenerateRequest, Token, WorkerStatus
+from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.contracts.problem import Problem
 from services.router.parsing.fields import Servers, judge
 from services.router.upstreams.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
@@ -23,6 +24,7 @@ _encode = msgspec.json.Encoder().encode
 _event = msgspec.json.Decoder(Event)
 _status = msgspec.json.Decoder(WorkerStatus)
 _problem = msgspec.json.Decoder(Problem)
+_grant = msgspec.json.Decoder(LeaseGrant)
 
 
 class WeirUpstream:
@@ -80,6 +82,23 @@ class WeirUpstream:
             batch=status.running,
         )  # fmt: skip
 
+    async def lease(self, ask: LeaseAsk) -> LeaseGrant:
+        reply = await self._pool.request(b"POST", b"/lease", body=_encode(ask), headers=(_JSON,))
+        with reply:
+            body = await reply.read(MAX_PROBLEM_BYTES)
+        if reply.status != 200:
+            raise UpstreamError(f"/lease answered {reply.status}")
+        return _granted(body)
+
+    async def grants(self, router: str, epoch: int) -> WeirGrants:
+        target = b"/lease/%b?epoch=%d" % (router.encode("ascii"), epoch)
+        reply = await self._pool.request(b"GET", target)
+        if reply.status == 200:
+            return WeirGrants(reply)
+        with reply:
+            await reply.read(MAX_PROBLEM_BYTES)
+        raise UpstreamError(f"the stream of grants answered {reply.status}")
+
     def give_up(self, why: str) -> None:
         self._pool.fail_unanswered(why)
 
@@ -103,6 +122,7 @@ def _request(call: Call, attempt: Attempt) -> GenerateRequest:
         stop=list(parsed.stop),
         seed=parsed.seed,
         ignore_eos=parsed.ignore_eos,
+        lease=attempt.lease,
     )
 
 
@@ -126,7 +146,16 @@ def _end(done: Done, max_tokens: int | None, *, has_text: bool) -> End:
         usage.completion_tokens,
         done.timings.queue_ms,
         done.timings.first_token_ms,
+        done.lease,
     )
+
+
+def _granted(line: bytes) -> LeaseGrant:
+    try:
+        grant: LeaseGrant = _grant.decode(line)
+    except UNREADABLE as error:
+        raise UpstreamError(f"the worker's grant has an unexpected format: {error}") from None
+    return grant
 
 
 def refusal_of(status: int, body: bytes) -> Exception:
@@ -182,6 +211,28 @@ class WeirStream:
             self._reply.linger()
         else:
             raise meaning(event.code, event.message)
+
+    def close(self) -> None:
+        self._reply.close()
+
+
+class WeirGrants:
+    """The grants of one worker to this router. Values are absolute: of those that arrive together the last counts."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._cut = Cut(b"\n")
+
+    async def next(self) -> LeaseGrant | None:
+        while True:
+            piece = await self._reply.next_piece()
+            if piece is None:
+                return None
+            lines = self._cut.take(piece)
+            if self._cut.waiting > MAX_LINE_BYTES:
+                raise AnswerTooLarge(f"a grant exceeds {MAX_LINE_BYTES} bytes")
+            if lines:
+                return _granted(lines[:-1].rpartition(b"\n")[2])
 
     def close(self) -> None:
         self._reply.close()

@@ -30,9 +30,9 @@ def _weights(workers: Sequence[Worker], completion_weight: float) -> Weights:
     if completion_weight > 0:
         return Weights(1.0, completion_weight)
     ratios = [
-        worker.step_ms / worker.slots / worker.prefill_ms_per_token
+        worker.step_ms / worker.own_slots / worker.prefill_ms_per_token
         for worker in workers
-        if worker.prefill_ms_per_token > 0 and worker.slots
+        if worker.prefill_ms_per_token > 0 and worker.own_slots
     ]
     return Weights(1.0, sum(ratios) / len(ratios)) if ratios else Weights()
 

@@ -14,11 +14,15 @@ SPARE_CONNECTIONS = 8
 """For probes and cancels, in addition to one for each request in flight."""
 
 
-def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"") -> Worker:
-    """A worker from its entry. `max_inflight` bounds all requests in flight. Only Weir workers get `token`."""
+def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"", *, several_routers: bool = False) -> Worker:
+    """A worker from its entry. `max_inflight` bounds all requests in flight. Only Weir workers get `token`.
+
+    With `several_routers` Weir workers lend their slots; those of other servers are not shared.
+    """
     shown = token if spec.kind == "weir" else b""
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS, token=shown)
-    return Worker(spec, _upstream(spec, pool), max_limit=max_inflight)
+    lends = several_routers and spec.kind == "weir"
+    return Worker(spec, _upstream(spec, pool), max_limit=max_inflight, lends=lends)
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from math import inf
+from typing import TYPE_CHECKING
 
 from services.core.adaptive import AdaptiveLimit
 from services.core.request import Request
@@ -21,6 +22,9 @@ from services.router.workers.enginestate import ReportedState
 from services.router.workers.health import Health
 from services.router.workers.pace import Pace
 from services.router.workers.workersfile import WorkerSpec
+
+if TYPE_CHECKING:
+    from services.router.workers.workerlease import WorkerLease
 
 MIN_LIMIT = 1
 MIN_WORK_TOKENS = 1.0
@@ -42,11 +46,15 @@ Held = tuple[float, int]
 
 
 class Worker:
-    """State and ledger; `Fleet` decides. `max_limit` bounds a learned limit."""
+    """State and ledger; `Fleet` decides. `max_limit` bounds a learned limit.
+
+    `lends`: several routers share its slots. `slots` is then what it lends to this one, which may be 0.
+    """
 
     __slots__ = (
         "ahead_always",
         "ahead_open",
+        "announced_slots",
         "availability",
         "batch",
         "draining",
@@ -58,7 +66,9 @@ class Worker:
         "kv_held_tokens",
         "kv_tokens",
         "last_used",
+        "lease",
         "leaving",
+        "lends",
         "limit",
         "lookahead",
         "max_limit",
@@ -77,8 +87,13 @@ class Worker:
         "work_tokens",
     )
 
-    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, max_limit: int = 64) -> None:
+    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, max_limit: int = 64, lends: bool = False) -> None:
         self.name = spec.name
+        self.lends = lends
+        self.lease: WorkerLease | None = None
+        """What this router has borrowed of it; None before the first answer of a worker that lends."""
+        self.announced_slots = 0
+        """Its own, over all routers, as it reports them."""
         self.max_limit = max_limit
         self.health = Health()
         self.draining = False
@@ -131,6 +146,11 @@ class Worker:
         return self.health.up and not self.draining and not self.leaving and not self.held_back
 
     @property
+    def own_slots(self) -> int:
+        """Its slots, over all routers."""
+        return self.announced_slots if self.lends else self.slots
+
+    @property
     def places(self) -> int:
         """Requests that it may hold, the look-ahead included."""
         return self.slots + self.lookahead
@@ -138,7 +158,7 @@ class Worker:
     def adopt(self, spec: WorkerSpec, upstream: Upstream) -> None:
         """Take over a new entry of the worker list. What it holds and what was learned stays."""
         self.spec, self.upstream = spec, upstream
-        ahead = spec.sends_ahead
+        ahead = 0 if self.lends else spec.sends_ahead
         self.lookahead = 1 if ahead == "auto" else ahead
         self.ahead_always = ahead == 1
         self.models = tuple(spec.models) or self.models
@@ -152,11 +172,12 @@ class Worker:
 
     def learn(self, seen: Probe) -> bool:
         """Apply its reported state where the list has no value; returns whether anything changed."""
-        before = (self.slots, self.models, self.draining, self.kv_tokens)
-        if self.spec.slots is None:
-            self.slots = seen.slots
-        elif self.spec.slots == "auto":
+        before = (self.slots, self.announced_slots, self.models, self.draining, self.kv_tokens)
+        self.announced_slots = seen.slots
+        if self.spec.slots == "auto":
             self._size_limit(seen)
+        elif self.spec.slots is None and not self.lends:  # those of a worker that lends are set by `LeasedFleet`
+            self.slots = seen.slots
         if not self.spec.models:
             self.models = seen.models
         self.draining = seen.draining
@@ -166,7 +187,7 @@ class Worker:
         self.batch = seen.batch
         self.step_ms = seen.step_ms or self.step_ms
         self.prefill_ms_per_token = seen.prefill_ms_per_token or self.prefill_ms_per_token
-        return before != (self.slots, self.models, self.draining, self.kv_tokens)
+        return before != (self.slots, self.announced_slots, self.models, self.draining, self.kv_tokens)
 
     def _size_limit(self, seen: Probe) -> None:
         """`slots: auto`: as many as the engine says that it batches; else learned, and less if it reports a queue."""

@@ -61,7 +61,7 @@ def test_wants_are_repeated_while_work_waits() -> None:
 def test_leases_are_prolonged_in_time_for_two_lost_asks() -> None:
     borrower = before(2)
     lend(borrower, "w0", 0.0, 1)
-    borrower.start(0.0, "w0", ())
+    borrower.start(0.0, "w0")
     assert borrower.refresh(0.2, ()) == []
     asks = borrower.refresh(MIN_TTL_S / ASKS_PER_TTL, ())
     assert [(worker, ask.keep) for worker, ask in asks] == [("w0", None)]
@@ -89,7 +89,7 @@ def test_an_idle_slot_that_nobody_waits_for_goes_back_after_a_while() -> None:
 def test_an_end_without_a_grant_is_said_at_once() -> None:
     borrower = before(1)
     lend(borrower, "w0", 0.0, 1)
-    borrower.start(0.0, "w0", ())
+    borrower.start(0.0, "w0")
     assert [(worker, ask.keep) for worker, ask in borrower.end(0.0, "w0", None)] == [("w0", 0)]
 
 
@@ -97,7 +97,7 @@ def test_a_router_that_is_ahead_gives_its_slot_back_in_a_large_pool_only() -> No
     for workers, given in ((2, 0), (50, 1)):
         borrower = before(workers)
         lend(borrower, "w0", 0.0, 1)
-        borrower.start(0.0, "w0", ())
+        borrower.start(0.0, "w0")
         holding = borrower.holdings["w0"]
         sent = holding.ask(0.0, (), quantum=1.0, ttl_s=MIN_TTL_S)
         grant = Grant((1, 10), sent.stamp, 1, MIN_TTL_S, 4, True)
@@ -108,7 +108,7 @@ def test_a_worker_that_left_has_no_slot() -> None:
     borrower = before(2)
     lend(borrower, "w0", 0.0, 1)
     lend(borrower, "w1", 0.0, 1)
-    borrower.leave("w0")
+    borrower.disconnect("w0")
     assert borrower.free(0.0) == ["w1"]
     assert (borrower.uses, borrower.pool_slots) == (0, 8)
 

@@ -1,0 +1,64 @@
+"""One router's part in a pool that several routers share: what it has borrowed, its level, and its side of the exchange.
+
+The caller does the I/O: it sends the asks of `borrower`, gives the grants to its holdings, carries `ledger`'s reports to
+the store, and starts what may start. Here is what it asks for, and how many slots it plans with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from services.core.leases.borrower import Borrower, Wants
+from services.core.leases.capacity import LeasedSlots
+from services.core.leases.level import NO_RETRIES, PoolLevel
+from services.core.leases.usage import UsageLedger
+from services.core.pool import Flow, PoolQueue
+from services.core.scheduler import Scheduler
+
+
+class PoolLeases:
+    """One pool at one router process. `epoch`: when it started, in milliseconds since 1970; `random`: from 0 to 1."""
+
+    __slots__ = ("_leased", "_scheduler", "borrower", "last_wants", "ledger", "level", "pool")
+
+    def __init__(self, router: str, epoch: int, scheduler: Scheduler, pool: str, random: Callable[[], float]) -> None:
+        self.pool: PoolQueue = scheduler.drr.pool(pool)
+        self.borrower = Borrower(router, epoch, random)
+        self.level = PoolLevel(self.pool)
+        self.ledger = UsageLedger(router, epoch, scheduler.drr, self.pool, self.level)
+        self.last_wants: Wants = ()
+        """What `wants` found last."""
+        self._scheduler = scheduler
+        self._leased = LeasedSlots()
+
+    def wants(self, now: float, retries: Mapping[str, int] = NO_RETRIES) -> Wants:
+        """What waits for a slot, retries (by class) included; nothing while one is free."""
+        if not (self.pool.classes.backlog or retries) or self.borrower.free(now):
+            return self.rest()
+        self.last_wants = self.level.wants(lambda flow: self.is_light(now, flow), retries)
+        return self.last_wants
+
+    def rest(self) -> Wants:
+        """Nothing waits, or nothing that waits could start."""
+        self.level.rest()
+        self.last_wants = ()
+        return ()
+
+    def is_light(self, now: float, flow: Flow) -> bool:
+        """Whether the tenant asks for less than its share: of the pool, or of this router while that is not known."""
+        estimator = self._scheduler.estimator(self.pool.name)
+        if estimator is None:
+            return False
+        asked_per_s = flow.stats.asked.rate(now)
+        load = self.ledger.elsewhere.load(now, flow, self.pool, estimator, asked_per_s)
+        return load <= 1.0 if load is not None else asked_per_s <= (estimator.rate or 0.0) * self.pool.share(flow)
+
+    def planned_slots(self, now: float) -> int:
+        """The slots to plan with, for `Scheduler.capacity`."""
+        borrower, elsewhere = self.borrower, self.ledger.elsewhere
+        borrower.quantum = self.pool.quantum
+        elsewhere.slots = borrower.pool_slots
+        return self._leased.planned(now, borrower.may(now), borrower.uses, self.pool, elsewhere)
+
+    def __repr__(self) -> str:
+        return f"<PoolLeases of {self.pool!r}: {self.borrower!r}>"

@@ -1,0 +1,103 @@
+"""The workers of one of several routers: a slot is free here only while it is lent to this router.
+
+`Worker.slots` is what the worker lends. It changes with grants, and falls to 0 when the lease ends, which is looked at
+before each choice: a router that was frozen finds its leases ended before it starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+from services.router.request import InferenceRequest
+from services.router.workers.fleet import Fleet
+from services.router.workers.worker import Worker
+
+
+def _nothing() -> None:
+    """The default until somebody sends asks."""
+
+
+class LeasedFleet(Fleet):
+    """`clock` is the event loop's."""
+
+    def __init__(self, workers: list[Worker], rng: Random, clock: Callable[[], float]) -> None:
+        self.planned: dict[str, int] = {}
+        """By pool: the borrowed slots that its predictions count with."""
+        self._clock = clock
+        self._now = 0.0  # of the last look at the leases, for the request that starts after it in the same step
+        self._lapses_at = inf  # no lease ends before
+        self._touched: Callable[[], None] = _nothing
+        super().__init__(workers, rng)
+
+    def on_touch(self, call: Callable[[], None]) -> None:
+        """Call `call` whenever a slot was looked for, taken or given back: what this router asks for may have changed."""
+        self._touched = call
+
+    def slots(self, pool: str) -> int:
+        """The borrowed slots to plan with, and those of live workers that do not lend."""
+        own = [worker.slots for worker in self.workers if pool in worker.pools and worker.live and not worker.lends]
+        return self.planned.get(pool, 0) + sum(own)
+
+    def room(self, pool: str) -> bool:
+        self._touched()
+        self.lapse()
+        return super().room(pool)
+
+    def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
+        self.lapse()
+        worker = super().take(request, excluding)
+        if worker is not None and worker.lease is not None:
+            worker.lease.start(self._now)
+            self._touched()
+        return worker
+
+    def give_back(
+        self,
+        worker: Worker,
+        request: InferenceRequest,
+        *,
+        pace: float | None = None,
+        overloaded: bool = False,
+        served: bool = False,
+    ) -> None:
+        """Free the request's slot, or give it back to the worker, as its answer says."""
+        lease = worker.lease
+        if lease is not None:
+            now = self._clock()
+            lease.end(now, None if request.end is None else request.end.lease)
+            worker.slots = lease.holding.may(now)
+            self._lapses_at = min(self._lapses_at, lease.holding.lapses_at)
+            self._touched()
+        super().give_back(worker, request, pace=pace, overloaded=overloaded, served=served)
+
+    def lent(self, worker: Worker) -> None:
+        """A grant of this worker has arrived, or its lease has ended."""
+        lease = worker.lease
+        if lease is not None:
+            worker.slots = lease.holding.may(self._clock())
+            if worker.slots:
+                self._lapses_at = min(self._lapses_at, lease.holding.lapses_at)
+            self._counted(worker)
+
+    def lapse(self) -> None:
+        """End the leases whose time is over."""
+        self._now = now = self._clock()
+        if now < self._lapses_at:
+            return
+        ends = [inf]
+        for worker in [*self.workers, *self.leaving]:
+            lease = worker.lease
+            if lease is not None and worker.slots:
+                worker.slots = lease.holding.may(now)
+                self._counted(worker)
+                if worker.slots:
+                    ends.append(lease.holding.lapses_at)
+        self._lapses_at = min(ends)
+
+    def _put_right(self, worker: Worker, new: bool) -> None:
+        lease = worker.lease
+        if lease is not None:
+            lease.holding.usable = worker.live and not worker.resting
+        super()._put_right(worker, new)

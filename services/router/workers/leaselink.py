@@ -1,0 +1,155 @@
+"""The connection of a lease: asks go to the worker one at a time, grants come as a stream.
+
+The stream is the lease's life: both sides end the lease with it. An ask that is not answered ends the stream, since a
+link that was cut may stay open for minutes without a byte. Only the last ask is kept while one is under way: values are
+absolute, and what a router gives back is said until the worker confirms it.
+
+Every wait has a limit: OPEN_TIMEOUT_S for the stream's head, the lease's time for an ask. The stream is opened again
+after MIN_PAUSE_S, doubled up to MAX_PAUSE_S while it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import cast
+
+from services.contracts.lease import LeaseGrant
+from services.core.leases.messages import Ask
+from services.core.leases.poolleases import PoolLeases
+from services.core.leases.times import MIN_TTL_S
+from services.router.upstreams.call import Lender
+from services.router.workers.worker import Worker
+from services.router.workers.workerlease import WorkerLease
+from services.runtime.errors import place_of
+from services.runtime.leasewire import grant_of, wire_ask
+from services.runtime.log import Log
+from services.runtime.upstream import UpstreamError, readable
+
+OPEN_TIMEOUT_S = 1.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+
+
+class LeaseLink:
+    """`changed` is called when a grant has arrived or the lease has ended. `worker.lease` is set from now on."""
+
+    def __init__(
+        self, worker: Worker, leases: PoolLeases, *, changed: Callable[[LeaseLink], None], log: Log, rng: Random
+    ) -> None:
+        self.worker = worker
+        self.leases = leases
+        self.lease = worker.lease = WorkerLease(worker.url, leases, self.send)
+        self.is_up = False
+        """The stream is open."""
+        self.last_grant: LeaseGrant | None = None
+        self._changed = changed
+        self._log = log
+        self._rng = rng
+        self._pending: Ask | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._limit: asyncio.Timeout | None = None
+
+    def start(self) -> None:
+        """Open the stream, and open it again whenever it ends."""
+        self._follower = asyncio.get_running_loop().create_task(self._follow(), name="lease-stream")
+
+    async def stop(self) -> None:
+        """End the stream, and the lease with it."""
+        tasks = [task for task in (self._follower, self._sender) if task is not None]
+        self._follower = self._sender = self._pending = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ---- asks
+
+    def send(self, ask: Ask) -> None:
+        """Send the ask, after the one that is under way. Without a stream it is dropped: no grant could come."""
+        if not self.is_up:
+            return
+        self._pending = ask
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="lease-asks")
+
+    async def _send_all(self) -> None:
+        try:
+            while self._pending is not None:
+                ask, self._pending = self._pending, None
+                async with asyncio.timeout(max(MIN_TTL_S, ask.ttl_s)):
+                    grant = await self._lender.lease(wire_ask(ask))
+                self._receive(grant)
+        except (UpstreamError, TimeoutError) as error:
+            self._lose(error)
+        except Exception as error:  # a fault here must not end the leases for good
+            self._log.error("an ask failed", worker=self.worker.name, traceback=place_of(error))
+            self._lose(error)
+        finally:
+            self._sender = None
+
+    def _lose(self, error: Exception) -> None:
+        """The worker does not answer: end the stream."""
+        self._pending = None
+        if self._limit is not None:
+            self._log.info("an ask was not answered", worker=self.worker.name, why=_why(error))
+            self._limit.reschedule(asyncio.get_running_loop().time())
+            self._limit = None
+
+    # ---- grants
+
+    async def _follow(self) -> None:
+        pause_s, is_told = MIN_PAUSE_S, False
+        while True:
+            before = self.last_grant
+            try:
+                await self._read_stream()
+                why = "the worker ended it"
+            except (UpstreamError, TimeoutError) as error:
+                why = _why(error)
+            except Exception as error:  # a fault here must not end the leases for good
+                self._log.error("reading grants failed", worker=self.worker.name, traceback=place_of(error))
+                why = "see above"
+            was_up = self._ended()
+            if was_up or not is_told:
+                self._log.warning("the lease has ended", worker=self.worker.name, url=self.worker.url, why=why)
+                is_told = True
+            pause_s = MIN_PAUSE_S if self.last_grant is not before else min(MAX_PAUSE_S, 2 * pause_s)
+            await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
+
+    async def _read_stream(self) -> None:
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            stream = await self._lender.grants(self.leases.borrower.router, self.lease.holding.epoch)
+        try:
+            self.is_up = True
+            self._changed(self)
+            async with asyncio.timeout(None) as self._limit:
+                while (grant := await stream.next()) is not None:
+                    self._receive(grant)
+        finally:
+            stream.close()
+
+    def _receive(self, grant: LeaseGrant) -> None:
+        self.last_grant = grant
+        if self.lease.holding.receive(asyncio.get_running_loop().time(), grant_of(grant)):
+            self._changed(self)
+
+    def _ended(self) -> bool:
+        """The stream is over, if there was one: nothing starts there. Returns whether it was open."""
+        was_up, self.is_up, self._limit, self._pending = self.is_up, False, None, None
+        if was_up:
+            self.leases.borrower.disconnect(self.lease.name)
+            self._changed(self)
+        return was_up
+
+    @property
+    def _lender(self) -> Lender:
+        return cast(Lender, self.worker.upstream)
+
+    def __repr__(self) -> str:
+        return f"<LeaseLink {'up' if self.is_up else 'down'}: {self.lease!r}>"
+
+
+def _why(error: Exception) -> str:
+    return readable(str(error)) or type(error).__name__

@@ -1,0 +1,190 @@
+"""Several routers before the same workers: slots, shares and rates hold over all of them as over one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.core.leases.times import LINGER_S
+from tests.router.sharedrig import SERVICE_S, flood, sharing
+from tests.virtual import run
+
+
+def test_two_routers_answer_from_the_same_slots_and_no_worker_gets_one_request_too_many() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            asked = [router.ask(tenant) for router in shared.routers for tenant in "ab" for _ in range(10)]
+            assert await asyncio.gather(*asked) == [200] * 40
+            assert shared.highest == [2, 2], "every slot was used"
+            for router in shared.routers:
+                assert not [value for _, value in await router.samples("weir_retries_total") if value]
+
+    run(main)
+
+
+def test_a_router_that_is_alone_with_its_work_uses_every_slot() -> None:
+    async def main() -> None:
+        async with sharing(routers=3, workers=2, slots=2) as shared:
+            router = shared.routers[1]
+            began = asyncio.get_running_loop().time()
+            assert await asyncio.gather(*(router.ask() for _ in range(20))) == [200] * 20
+            took = asyncio.get_running_loop().time() - began
+            assert took < 20 / 4 * SERVICE_S * 1.15, "as fast as one router with four slots"
+
+    run(main)
+
+
+def test_streams_are_answered_and_their_slots_change_hands() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=1, slots=1) as shared:
+            answers = await asyncio.gather(
+                *(router.chat(stream=True) for router in shared.routers for _ in range(4))
+            )
+            assert [answer.status_code for answer in answers] == [200] * 8
+            assert all(answer.text.rstrip().endswith("[DONE]") for answer in answers)
+
+    run(main)
+
+
+def test_idle_slots_go_back_to_the_worker() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            assert await shared.routers[0].ask() == 200
+            await asyncio.sleep(LINGER_S + 0.5)
+            assert [sum(router.lent) for router in shared.routers] == [0, 0]
+
+    run(main)
+
+
+def test_tenants_behind_different_routers_get_equal_shares_however_much_one_asks() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=4) as shared:
+            one, other = shared.routers
+            floods = await asyncio.gather(
+                flood(one, "a", clients=40, seconds=20), flood(other, "b", clients=12, seconds=20)
+            )
+            counts = [sum(at > 5.0 for at in served) for served in floods]
+            assert counts[0] / sum(counts) == pytest.approx(0.5, abs=0.025), counts
+
+    run(main)
+
+
+def test_a_tenant_behind_both_routers_gets_the_share_of_one_tenant() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=4) as shared:
+            one, other = shared.routers
+            floods = await asyncio.gather(
+                flood(one, "hog", clients=20, seconds=30),
+                flood(other, "hog", clients=20, seconds=30),
+                flood(other, "b", clients=20, seconds=30),
+            )
+            hog_one, hog_other, b = (sum(at > 10.0 for at in served) for served in floods)
+            assert b / (hog_one + hog_other + b) == pytest.approx(0.5, abs=0.04)
+
+    run(main)
+
+
+def test_a_light_tenant_beside_a_flood_through_another_router_is_answered_in_time() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=4) as shared:
+            flooded, calm = shared.routers
+            loop = asyncio.get_running_loop()
+            flooding = loop.create_task(flood(flooded, "flood", clients=60, seconds=15))
+            await asyncio.sleep(3)
+            waits: list[float] = []
+            for _ in range(40):
+                began = loop.time()
+                assert await calm.ask("light", deadline_ms=1000) == 200
+                waits.append(loop.time() - began)
+                await asyncio.sleep(0.2)
+            assert sorted(waits)[-3] < 3.0 * SERVICE_S
+            await flooding
+
+    run(main)
+
+
+def test_a_rate_limit_holds_over_all_routers() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=4, lab_tenant_rps=10.0) as shared:
+            floods = await asyncio.gather(*(flood(router, "a", clients=8, seconds=20) for router in shared.routers))
+            count = sum(at > 5.0 for served in floods for at in served)
+            assert count == pytest.approx(10.0 * 15, rel=0.1)
+
+    run(main)
+
+
+def test_without_the_store_every_request_is_answered() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            shared.store.gone = True
+            asked = [router.ask(tenant) for router in shared.routers for tenant in "ab" for _ in range(10)]
+            assert await asyncio.gather(*asked) == [200] * 40
+            await asyncio.sleep(3)
+            ages = dict(await shared.routers[0].samples("weir_exchange_age_seconds"))
+            assert all(age > 2.0 for age in ages.values())
+            assert await shared.routers[0].ask() == 200
+
+    run(main)
+
+
+def test_a_worker_that_one_router_holds_back_is_left_to_the_other() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            one, other = shared.routers
+            reply = await one.metrics.post("/admin/drain", content=b'{"worker": "worker-0", "drain": true}')
+            assert reply.status_code == 200, reply.text
+            asked = [router.ask() for router in shared.routers for _ in range(12)]
+            assert await asyncio.gather(*asked) == [200] * 24
+            assert one.lent[0] == 0
+            assert shared.highest == [2, 2], "the other router uses the worker"
+
+    run(main)
+
+
+def test_a_router_that_stops_leaves_its_slots_to_the_others_at_once() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=1, slots=2) as shared:
+            one, other = shared.routers
+            assert await asyncio.gather(one.ask(), one.ask()) == [200, 200]
+            assert sum(one.lent) == 2
+            await one.leasing.stop()
+            began = asyncio.get_running_loop().time()
+            assert await asyncio.gather(other.ask(), other.ask()) == [200, 200]
+            assert asyncio.get_running_loop().time() - began < SERVICE_S + 0.05
+
+    run(main)
+
+
+def test_what_is_shared_is_seen_in_metrics_and_in_the_state() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            one = shared.routers[0]
+            assert await one.ask() == 200
+            await asyncio.sleep(1.2)
+            assert [value for _, value in await one.samples("weir_lease_up")] == [1.0, 1.0]
+            assert [value for _, value in await one.samples("weir_pool_routers")] == [2.0]
+            (age,) = [value for _, value in await one.samples("weir_exchange_age_seconds")]
+            assert age < 1.5
+            state = (await one.metrics.get("/admin/state")).json()["sharing"]
+            assert state["router"] == "r0"
+            assert [worker["slots"] for worker in state["workers"]] == [2, 2]
+            assert state["pools"][0]["exchange_up"]
+
+    run(main)
+
+
+def test_a_request_whose_client_leaves_frees_its_slot_for_the_other_router() -> None:
+    async def main() -> None:
+        async with sharing(routers=2, workers=1, slots=1) as shared:
+            one, other = shared.routers
+            leaving = asyncio.get_running_loop().create_task(one.ask(tokens=2000, deadline_ms=60_000))
+            await asyncio.sleep(0.2)
+            waiting = asyncio.get_running_loop().create_task(other.ask())
+            await asyncio.sleep(0.1)
+            leaving.cancel()
+            began = asyncio.get_running_loop().time()
+            assert await waiting == 200
+            assert asyncio.get_running_loop().time() - began < SERVICE_S + 0.1
+
+    run(main)
