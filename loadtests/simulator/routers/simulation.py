@@ -30,10 +30,12 @@ from services.core.cost import Weights
 from services.core.leases.book import Grants, LeaseBook
 from services.core.leases.borrower import Asks
 from services.core.leases.exchange import UsageAnswer, UsageExchange, UsageReport
-from services.core.leases.messages import Ask, Grant
+from services.core.leases.messages import NEVER, Ask, Grant
 from services.core.outcome import Outcome
 
 TICK_S = 0.05
+KEPT = Grant(NEVER, NEVER, 0, 0.0, 0)
+"""An old grant, which changes nothing: with fixed parts a router keeps its slots."""
 SAMPLE_S = 0.0103
 """Not a divisor of service times, so that samples do not fall into step with them."""
 Call = Callable[[float, Any], None]
@@ -134,7 +136,7 @@ class RoutersSimulation(Simulation):
             self.routers.append(router)
         self.facade.routers.append(router)
         for name, worker in self._by_name.items():
-            router.borrower.join(name, worker.slots)
+            router.borrower.join(now, name, worker.slots)
         router.set_capacity(now)
         if self._given.exchange_ms and not self.static:
             every_s = self._given.exchange_ms / 1000.0
@@ -150,6 +152,7 @@ class RoutersSimulation(Simulation):
                 holding = router.borrower.holdings[name]
                 holding.receive(0.0, Grant((1, 1), (router.epoch, 0), shares[place], 0.0, worker.slots))
                 holding.lapses_at = math.inf
+                router.borrower.use(0.0, name, usable=True)
         for router in self.routers:
             router.ledger.elsewhere.slots = 0
             router.policy.capacity(0.0, router.borrower.may(0.0))
@@ -268,21 +271,16 @@ class RoutersSimulation(Simulation):
     def _send(self, now: float, job: Job) -> None:
         router: SimRouter = job.router
         free = router.borrower.free(now)
-        name = min(free, key=lambda each: self._load(router, each))
+        name = min(free, key=lambda each: (self._load(router, each), int(each[1:])))
         worker = job.worker = self._by_name[name]
         self.fleet.take_on(worker, job.worker_prompt + job.planned_tokens)
         self.bound.started(job)
-        holding = router.borrower.holdings[name]
-        if self.static:
-            holding.start(now)
-            ask = None
-        else:
-            router.borrower.start(now, name)
-            ask = router.borrower.ask_with_request(now, name, router.wants(now))
+        router.borrower.start(now, name)
+        ask = None if self.static else router.borrower.ask_with_request(now, name, router.wants(now))
         self.messages["requests"] += 1
         if self._is_cut(now, router, name, "to"):
             return  # it ends at its deadline
-        job.lease_epoch = holding.epoch
+        job.lease_epoch = router.borrower.holdings[name].epoch
         self.schedule(now + self._half_trip_s, self._received, (job, ask))
 
     def _load(self, router: SimRouter, name: str) -> float:
@@ -354,7 +352,7 @@ class RoutersSimulation(Simulation):
         name, grant = self._names[job.worker], self._answers.pop(job, None)
         self.bound.ended(job)
         if self.static:
-            router.borrower.holdings[name].uses -= 1
+            router.borrower.end(now, name, KEPT)
         else:
             is_ahead = router.level.is_ahead()
             self._post_asks(now, router, router.borrower.end(now, name, grant, is_ahead=is_ahead))
@@ -398,7 +396,7 @@ class RoutersSimulation(Simulation):
 
     def _granted(self, now: float, what: tuple[SimRouter, str, Grant]) -> None:
         router, name, grant = what
-        router.borrower.holdings[name].receive(now, grant)
+        router.borrower.receive(now, name, grant)
         if not router.ledger.elsewhere.is_fresh(now):
             router.level.receive(dict(grant.lowest))
         self._pump(now, router)
@@ -487,8 +485,8 @@ class RoutersSimulation(Simulation):
                 self.books[name] = LeaseBook(self._epoch(), slots)
                 for router in self.routers:
                     with suppress(KeyError):
-                        router.borrower.disconnect(name)
-                        router.borrower.holdings[name].slots = slots
+                        router.borrower.disconnect(now, name)
+                        router.borrower.use(now, name, usable=True, slots=slots)
 
     # ---- figures
 

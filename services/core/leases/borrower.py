@@ -13,7 +13,9 @@ The caller sends what is returned. `wants` is what waits in each class and could
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+from typing import NamedTuple
 
 from services.core.leases.holding import Holding
 from services.core.leases.messages import Ask, Grant, Want
@@ -28,10 +30,24 @@ Asks = list[tuple[str, Ask]]
 Wants = tuple[Want, ...]
 
 
-class Borrower:
-    """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1."""
+class _Counted(NamedTuple):
+    """What one worker's holding adds to the sums."""
 
-    __slots__ = ("_epoch", "_light", "_random", "_wanted_at", "holdings", "quantum", "router")
+    may: int = 0
+    uses: int = 0
+    slots: int = 0
+
+
+class Borrower:
+    """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1.
+
+    Holdings are changed by these methods only, which keep the sums: each costs O(1), whatever the number of workers.
+    """
+
+    __slots__ = (
+        "_counted", "_draw", "_epoch", "_free", "_held", "_lapses_at", "_light", "_may", "_place", "_random",
+        "_wanted_at", "holdings", "pool_slots", "quantum", "router", "uses",
+    )  # fmt: skip
 
     def __init__(self, router: str, epoch: int, random: Callable[[], float]) -> None:
         self.router = router
@@ -39,6 +55,17 @@ class Borrower:
         """By worker."""
         self.quantum = 0.0
         """Of the rings of this pool; the caller sets it."""
+        self.uses = 0
+        """Slots that it uses."""
+        self.pool_slots = 0
+        """Slots of all workers that can be used, over all routers."""
+        self._may = 0
+        self._counted: dict[str, _Counted] = {}
+        self._free: dict[str, None] = {}  # workers with a slot that is not used
+        self._held: dict[str, None] = {}  # workers with a slot
+        self._draw: list[str] = []  # usable workers, in any order
+        self._place: dict[str, int] = {}  # of each in `_draw`
+        self._lapses_at = inf  # no lease ends before
         self._epoch = epoch
         self._random = random
         self._light = -1  # light requests in the last wants that were sent; -1: nothing waited
@@ -46,41 +73,58 @@ class Borrower:
 
     # ---- workers
 
-    def join(self, worker: str, slots: int = 0) -> None:
+    def join(self, now: float, worker: str, slots: int = 0) -> None:
         """A worker of the pool; `slots` as announced."""
         self.holdings[worker] = Holding(self.router, self._epoch, slots)
+        self._counted[worker] = _Counted()
+        self._count(now, worker)
 
-    def disconnect(self, worker: str) -> None:
-        """The stream from the worker ended: its lease has ended."""
-        self.holdings[worker].disconnect()
-
-    def leave(self, worker: str) -> None:
-        """The worker is not one of the pool any more, and nothing runs there."""
+    def leave(self, now: float, worker: str) -> None:
+        """The worker is not one of the pool any more. What runs there ends uncounted."""
+        self.holdings[worker].usable = False
+        self.disconnect(now, worker)
+        counted = self._counted.pop(worker)
+        self.uses -= counted.uses
+        self._held.pop(worker, None)
         del self.holdings[worker]
 
-    def free(self, now: float) -> list[str]:
+    def disconnect(self, now: float, worker: str) -> None:
+        """The stream from the worker ended: its lease has ended."""
+        self.holdings[worker].disconnect()
+        self._count(now, worker)
+
+    def use(self, now: float, worker: str, *, usable: bool, slots: int | None = None) -> None:
+        """Whether requests may be sent there, and how many slots it announces (None: as before)."""
+        holding = self.holdings[worker]
+        holding.usable = usable
+        if slots is not None:
+            holding.slots = slots
+        self._count(now, worker)
+
+    # ---- what may start
+
+    def free(self, now: float) -> Collection[str]:
         """The workers where a request may start."""
-        return [worker for worker, holding in self.holdings.items() if holding.free(now)]
+        self._lapse(now)
+        return self._free
 
     def may(self, now: float) -> int:
         """Slots that it may use now, over all workers."""
-        return sum([holding.may(now) for holding in self.holdings.values()])
-
-    @property
-    def uses(self) -> int:
-        """Slots that it uses."""
-        return sum([holding.uses for holding in self.holdings.values()])
-
-    @property
-    def pool_slots(self) -> int:
-        """Slots of all workers that can be used, over all routers."""
-        return sum([holding.slots for holding in self.holdings.values() if holding.usable])
+        self._lapse(now)
+        return self._may
 
     # ---- events
+
+    def receive(self, now: float, worker: str, grant: Grant) -> bool:
+        """A grant, in any order. False: it is older than the last one, and changes nothing."""
+        changes = self.holdings[worker].receive(now, grant)
+        self._count(now, worker)
+        return changes
 
     def start(self, now: float, worker: str) -> None:
         """A request starts there; `ask_with_request` goes with it."""
         self.holdings[worker].start(now)
+        self._count(now, worker)
 
     def ask_with_request(self, now: float, worker: str, wants: Wants) -> Ask:
         """The ask that a request takes along. `wants` is what still waits, empty while a slot is free."""
@@ -94,21 +138,19 @@ class Borrower:
         """
         holding = self.holdings[worker]
         holding.end(now, grant)
+        self._count(now, worker)
         if grant is None:
-            return [(worker, self._ask(now, holding, ()))]
-        if is_ahead and holding.recall and holding.free(now) and len(self.holdings) > SMALL_POOL:
-            return [(worker, self._ask(now, holding, (), keep=holding.may(now) - 1))]
+            return [(worker, self._ask(now, worker, ()))]
+        if is_ahead and holding.recall and holding.free(now) and self.is_large:
+            return [(worker, self._ask(now, worker, (), keep=holding.may(now) - 1))]
         return []
 
     def settle(self, now: float, wants: Wants) -> Asks:
         """After every event, when nothing more can start: ask for slots, or give back idle ones."""
         if not wants:
             self._light = -1
-            return [
-                (worker, self._ask(now, holding, (), keep=holding.uses))
-                for worker, holding in self.holdings.items()
-                if holding.recall and holding.free(now)
-            ]
+            recalled = [worker for worker in self.free(now) if self.holdings[worker].recall]
+            return [(worker, self._ask(now, worker, (), keep=self.holdings[worker].uses)) for worker in recalled]
         light = sum([want.light for want in wants])
         if self._light < 0 or light > self._light:
             return self._ask_for(now, wants, light)
@@ -121,36 +163,75 @@ class Borrower:
         if wants and now - self._wanted_at >= WANT_EVERY_S:
             asks = self._ask_for(now, wants, sum([want.light for want in wants]))
         every_s = self._ttl_s() / ASKS_PER_TTL
-        for worker, holding in self.holdings.items():
+        for worker in list(self._held):
+            holding = self.holdings[worker]
             lingers = now - holding.idle_since >= (LINGER_S if holding.usable else 0.0)
             if (holding.may(now) or holding.uses) and (lingers or now - holding.asked_at >= every_s):
                 keep = holding.uses if lingers else None
-                asks.append((worker, self._ask(now, holding, self._split(wants), keep=keep)))
+                asks.append((worker, self._ask(now, worker, self._split(wants), keep=keep)))
         return asks
 
+    @property
+    def is_large(self) -> bool:
+        """Whether only some of the workers are asked at once."""
+        return len(self.holdings) > SMALL_POOL
+
     # ---- inside
+
+    def _count(self, now: float, worker: str) -> None:
+        """Bring the sums up to date with the worker's holding."""
+        holding, before = self.holdings[worker], self._counted[worker]
+        may = holding.may(now)
+        after = self._counted[worker] = _Counted(may, holding.uses, holding.slots if holding.usable else 0)
+        self._may += after.may - before.may
+        self.uses += after.uses - before.uses
+        self.pool_slots += after.slots - before.slots
+        if may and holding.lapses_at < self._lapses_at:
+            self._lapses_at = holding.lapses_at
+        _keep(self._free, worker, may > holding.uses and holding.usable)
+        _keep(self._held, worker, may > 0 or holding.uses > 0)
+        if holding.usable != (worker in self._place):
+            self._set_drawn(worker, holding.usable)
+
+    def _lapse(self, now: float) -> None:
+        """Leave out the leases that have ended. O(1) until the first may have."""
+        if now < self._lapses_at:
+            return
+        self._lapses_at = inf
+        for worker in [worker for worker in self._held if self._counted[worker].may]:
+            self._count(now, worker)
+
+    def _set_drawn(self, worker: str, usable: bool) -> None:
+        if usable:
+            self._place[worker] = len(self._draw)
+            self._draw.append(worker)
+            return
+        place, last = self._place.pop(worker), self._draw.pop()
+        if last != worker:
+            self._draw[place], self._place[last] = last, place
 
     def _ask_for(self, now: float, wants: Wants, light: int) -> Asks:
         self._light, self._wanted_at = light, now
         part = self._split(wants)
-        return [(worker, self._ask(now, self.holdings[worker], part)) for worker in self._asked(wants)]
+        return [(worker, self._ask(now, worker, part)) for worker in self._asked(wants)]
 
-    def _asked(self, wants: Wants) -> Iterable[str]:
+    def _asked(self, wants: Wants) -> Sequence[str]:
         """The workers to ask: all, or enough of them, drawn at random."""
-        workers = [worker for worker, holding in self.holdings.items() if holding.usable]
+        workers = self._draw
         if len(workers) <= SMALL_POOL:
-            return workers
-        count = self._count(wants)
+            return list(workers)
+        count = self._parts(wants)
         for place in range(count):
             other = place + int(self._random() * (len(workers) - place))
             workers[place], workers[other] = workers[other], workers[place]
+            self._place[workers[place]], self._place[workers[other]] = place, other
         return workers[:count]
 
     def _split(self, wants: Wants) -> Wants:
         """One worker's part of what is wanted."""
-        if len(self.holdings) <= SMALL_POOL or not wants:
+        if not self.is_large or not wants:
             return wants
-        parts = self._count(wants)
+        parts = self._parts(wants)
         return tuple(
             [
                 want._replace(requests=-(-want.requests // parts), light=-(-want.light // parts))
@@ -159,15 +240,26 @@ class Borrower:
         )  # fmt: skip
 
     @staticmethod
-    def _count(wants: Wants) -> int:
+    def _parts(wants: Wants) -> int:
         return min(SMALL_POOL, max(MIN_ASKED, sum([want.requests for want in wants])))
 
-    def _ask(self, now: float, holding: Holding, wants: Wants, keep: int | None = None) -> Ask:
+    def _ask(self, now: float, worker: str, wants: Wants, keep: int | None = None) -> Ask:
+        holding = self.holdings[worker]
         wanted = wants if holding.usable else ()
-        return holding.ask(now, wanted, quantum=self.quantum, ttl_s=self._ttl_s(), keep=keep)
+        ask = holding.ask(now, wanted, quantum=self.quantum, ttl_s=self._ttl_s(), keep=keep)
+        if keep is not None:
+            self._count(now, worker)
+        return ask
 
     def _ttl_s(self) -> float:
-        return ttl_s(sum([holding.uses > 0 or holding.idle_since < float("inf") for holding in self.holdings.values()]))
+        return ttl_s(len(self._held))
 
     def __repr__(self) -> str:
         return f"<Borrower {self.router}: {list(self.holdings.values())}>"
+
+
+def _keep(members: dict[str, None], worker: str, is_member: bool) -> None:
+    if is_member:
+        members[worker] = None
+    else:
+        members.pop(worker, None)

@@ -118,22 +118,20 @@ class Leasing:
         here = {*fleet.workers, *fleet.leaving}
         for worker in [worker for worker in self.links if worker not in here]:
             self._leave(worker)
-        for worker, link in self.links.items():
-            link.lease.holding.slots = worker.announced_slots
         self._dispatcher.capacity_changed()
         self._touched()
 
     def _borrow_from(self, worker: Worker) -> None:
         leases = self._pool(worker.pools[0]).leases
-        leases.borrower.join(worker.url, worker.announced_slots)
+        leases.borrower.join(_now(), worker.url, worker.announced_slots)
         link = LeaseLink(worker, leases, changed=self._lent, log=self._log, rng=self._rng)
-        link.lease.holding.usable = worker.live and not worker.resting
+        link.lease.use(_now(), usable=worker.live and not worker.resting, slots=worker.announced_slots)
         self.links[worker] = link
         link.start()
 
     def _leave(self, worker: Worker) -> None:
         link = self.links.pop(worker)
-        link.leases.borrower.leave(link.lease.name)
+        link.leases.borrower.leave(_now(), link.lease.name)
         ending = asyncio.get_running_loop().create_task(link.stop(), name="lease-end")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)

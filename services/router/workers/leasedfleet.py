@@ -99,5 +99,5 @@ class LeasedFleet(Fleet):
     def _put_right(self, worker: Worker, new: bool) -> None:
         lease = worker.lease
         if lease is not None:
-            lease.holding.usable = worker.live and not worker.resting
+            lease.use(self._clock(), usable=worker.live and not worker.resting, slots=worker.announced_slots)
         super()._put_right(worker, new)

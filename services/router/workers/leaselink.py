@@ -132,14 +132,14 @@ class LeaseLink:
 
     def _receive(self, grant: LeaseGrant) -> None:
         self.last_grant = grant
-        if self.lease.holding.receive(asyncio.get_running_loop().time(), grant_of(grant)):
+        if self.lease.receive(asyncio.get_running_loop().time(), grant_of(grant)):
             self._changed(self)
 
     def _ended(self) -> bool:
         """The stream is over, if there was one: nothing starts there. Returns whether it was open."""
         was_up, self.is_up, self._limit, self._pending = self.is_up, False, None, None
         if was_up:
-            self.leases.borrower.disconnect(self.lease.name)
+            self.lease.disconnect(asyncio.get_running_loop().time())
             self._changed(self)
         return was_up
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.contracts.lease import LeaseAsk, LeaseGrant
-from services.core.leases.borrower import SMALL_POOL
-from services.core.leases.messages import Ask
+from services.core.leases.messages import Ask, Grant
 from services.core.leases.poolleases import PoolLeases
 from services.runtime.leasewire import grant_of, wire_ask
 
@@ -35,9 +34,21 @@ class WorkerLease:
     def end(self, now: float, sent: LeaseGrant | None) -> None:
         """A request ended there, with the grant of its answer if there was one."""
         leases, grant = self.leases, None if sent is None else grant_of(sent)
-        is_ahead = len(leases.borrower.holdings) > SMALL_POOL and leases.level.is_ahead()
+        is_ahead = leases.borrower.is_large and leases.level.is_ahead()
         for _, ask in leases.borrower.end(now, self.name, grant, is_ahead=is_ahead):
             self._send(ask)
+
+    def receive(self, now: float, grant: Grant) -> bool:
+        """A grant that came alone. False: it is an old one."""
+        return self.leases.borrower.receive(now, self.name, grant)
+
+    def use(self, now: float, *, usable: bool, slots: int) -> None:
+        """Whether requests may be sent there, and how many slots it announces."""
+        self.leases.borrower.use(now, self.name, usable=usable, slots=slots)
+
+    def disconnect(self, now: float) -> None:
+        """The stream of its grants has ended, and the lease with it."""
+        self.leases.borrower.disconnect(now, self.name)
 
     def __repr__(self) -> str:
         return f"<WorkerLease of {self.name}: {self.holding!r}>"

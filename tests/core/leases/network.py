@@ -94,7 +94,7 @@ class Network:
         router = Router(name, epoch, Borrower(name, epoch, lambda: 0.0), rate)
         router.borrower.quantum = QUANTUM
         for worker, book in self.books.items():
-            router.borrower.join(worker, book.slots)
+            router.borrower.join(rate * self.now, worker, book.slots)
         self.routers.append(router)
         return router
 
@@ -112,7 +112,7 @@ class Network:
         """Start what can start, then ask for what cannot."""
         now = self.clock(router)
         while start and router.waits and (free := router.borrower.free(now)):
-            self.start(router, free[0])
+            self.start(router, next(iter(free)))
         self.send_asks(router, router.borrower.settle(now, router.wants(now)))
 
     def start(self, router: Router, worker: str) -> None:
@@ -121,8 +121,8 @@ class Network:
         router.light = max(0, router.light - 1)
         router.served[name] += 1
         now = self.clock(router)
-        ask = router.borrower.start(now, worker, ())
-        ask = ask._replace(wants=router.wants(now))
+        router.borrower.start(now, worker)
+        ask = router.borrower.ask_with_request(now, worker, router.wants(now))
         work = Work(router, worker, ask.stamp[0], name)
         self.work.append(work)
         self.send("request", router, worker, ask, work)
@@ -188,7 +188,7 @@ class Network:
     def _grant(self, message: Message) -> None:
         router = message.router
         if router.alive:
-            router.borrower.holdings[message.worker].receive(self.clock(router), message.body)
+            router.borrower.receive(self.clock(router), message.worker, message.body)
             self.pump(router)
 
     def _done(self, message: Message) -> None:

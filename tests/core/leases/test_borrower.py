@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from services.core.leases.borrower import SMALL_POOL, Asks, Borrower
 from services.core.leases.messages import Grant
 from services.core.leases.times import ASKS_PER_TTL, LINGER_S, MAX_TTL_S, MIN_TTL_S, WANT_EVERY_S, ttl_s
@@ -13,14 +16,14 @@ from tests.core.leases.rig import want
 def before(workers: int) -> Borrower:
     borrower = Borrower("a", 1, Random(1).random)
     for n in range(workers):
-        borrower.join(f"w{n}", 4)
+        borrower.join(0.0, f"w{n}", 4)
     return borrower
 
 
 def lend(borrower: Borrower, worker: str, now: float, may: int, *, recall: bool = False) -> None:
     holding = borrower.holdings[worker]
     sent = holding.ask(now, (), quantum=1.0, ttl_s=MIN_TTL_S)
-    holding.receive(now, Grant((1, int(1e6 * now) + 1), sent.stamp, may, MIN_TTL_S, 4, recall))
+    borrower.receive(now, worker, Grant((1, int(1e6 * now) + 1), sent.stamp, may, MIN_TTL_S, 4, recall))
 
 
 def wanted(asks: Asks) -> list[int]:
@@ -108,10 +111,61 @@ def test_a_worker_that_left_has_no_slot() -> None:
     borrower = before(2)
     lend(borrower, "w0", 0.0, 1)
     lend(borrower, "w1", 0.0, 1)
-    borrower.disconnect("w0")
-    assert borrower.free(0.0) == ["w1"]
+    borrower.disconnect(0.0, "w0")
+    assert list(borrower.free(0.0)) == ["w1"]
     assert (borrower.uses, borrower.pool_slots) == (0, 8)
 
 
 def test_leases_last_longer_where_many_workers_are_held() -> None:
     assert (ttl_s(0), ttl_s(125), ttl_s(250), ttl_s(10_000)) == (MIN_TTL_S, MIN_TTL_S, 1.5, MAX_TTL_S)
+
+
+def test_a_worker_that_cannot_be_used_is_not_asked_and_its_slots_go_back() -> None:
+    borrower = before(2)
+    lend(borrower, "w0", 0.0, 2)
+    borrower.use(0.0, "w0", usable=False)
+    assert list(borrower.free(0.0)) == []
+    assert borrower.pool_slots == 4
+    assert [worker for worker, _ in borrower.settle(0.0, (want(1),))] == ["w1"]
+    given_back = [(worker, ask.keep, ask.wants) for worker, ask in borrower.refresh(0.0, (want(1),))]
+    assert given_back == [("w0", 0, ())]
+    borrower.use(0.0, "w0", usable=True)
+    assert borrower.pool_slots == 8
+
+
+def test_a_worker_that_left_counts_for_nothing() -> None:
+    borrower = before(9)
+    lend(borrower, "w3", 0.0, 2)
+    borrower.start(0.0, "w3")
+    borrower.leave(0.0, "w3")
+    assert (borrower.may(0.0), borrower.uses, borrower.pool_slots) == (0, 0, 32)
+    assert "w3" not in {worker for worker, _ in borrower.settle(0.0, (want(8),))}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("lsedgubpn"), st.integers(0, 4)), max_size=60))
+def test_its_sums_are_those_of_its_holdings_whatever_happens(events: list[tuple[int, str, int]]) -> None:
+    borrower, now = before(4), 0.0
+    for place, event, number in events:
+        worker = f"w{place}"
+        holding = borrower.holdings[worker]
+        if event == "l":
+            lend(borrower, worker, now, number)
+        elif event == "s" and holding.free(now):
+            borrower.start(now, worker)
+        elif event == "e" and holding.uses:
+            borrower.end(now, worker, None)
+        elif event == "d":
+            borrower.disconnect(now, worker)
+        elif event == "g":
+            borrower.settle(now, ())
+        elif event in "ub":
+            borrower.use(now, worker, usable=event == "u", slots=number)
+        elif event == "p":
+            now += 0.3
+        elif event == "n":
+            borrower.refresh(now, (want(number),) if number else ())
+        holdings = borrower.holdings
+        assert borrower.may(now) == sum(each.may(now) for each in holdings.values())
+        assert borrower.uses == sum(each.uses for each in holdings.values())
+        assert borrower.pool_slots == sum(each.slots for each in holdings.values() if each.usable)
+        assert set(borrower.free(now)) == {name for name, each in holdings.items() if each.free(now)}

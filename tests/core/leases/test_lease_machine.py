@@ -172,7 +172,7 @@ class Leases(RuleBasedStateMachine):
         worker = list(self.net.books)[pick % len(self.net.books)]
         self.excuse(router.name, worker)
         self.net.send("fin", router, worker, router.borrower.holdings[worker].epoch)
-        router.borrower.disconnect(worker)
+        router.borrower.disconnect(self.net.clock(router), worker)
 
     @precondition(lambda self: self.fragile)
     @rule(pick=picks, quietly=st.booleans())
@@ -206,7 +206,7 @@ class Leases(RuleBasedStateMachine):
             self.net.send("done", work.router, worker, None, work)
         self.net.books[worker] = LeaseBook(next(self.net.epochs), slots)
         for router in self.net.routers:
-            router.borrower.disconnect(worker)
+            router.borrower.disconnect(self.net.clock(router), worker)
         self.ceiling.pop(worker, None)
 
     @rule(pick=picks, slots=st.integers(0, 5))

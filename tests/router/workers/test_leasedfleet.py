@@ -32,7 +32,7 @@ class Lent:
             self.fleet.learn(worker, probe(slots=4))
             worker.health.answered(0.0, needed=True)
             self.fleet.looked(worker)
-            self.leases.borrower.join(worker.url, 4)
+            self.leases.borrower.join(0.0, worker.url, 4)
             worker.lease = WorkerLease(worker.url, self.leases, self.sent.append)
         self.fleet.on_touch(self._touched)
         self.grants = 0
@@ -46,7 +46,7 @@ class Lent:
         assert lease is not None
         ask = lease.holding.ask(self.now, (), quantum=1.0, ttl_s=TTL_S)
         self.grants += 1
-        lease.holding.receive(self.now, Grant((1, self.grants), ask.stamp, may, TTL_S, 4))
+        lease.receive(self.now, Grant((1, self.grants), ask.stamp, may, TTL_S, 4))
         self.fleet.lent(self.workers[worker])
 
 
