@@ -146,7 +146,7 @@ def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnap
         worker.held_back,
         worker.leaving,
         worker.resting,
-        worker.slots,
+        worker.own_slots,
         worker.lookahead,
         worker.inflight,
         worker.work_tokens,

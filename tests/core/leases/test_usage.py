@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.core.leases.exchange import UsageAnswer, UsageExchange
-from services.core.leases.usage import FORGET_S, MAX_QUANTA
+from services.core.leases.usage import FORGET_S, MAX_QUANTA, MAX_ROWS
 from services.core.stats import DEMAND_S
 from tests.core.leases.rig import QUANTUM, Site
 
@@ -249,3 +249,19 @@ def test_charges_and_refunds_add_up_over_all_routers_and_the_store(steps: list[t
             if entry is not None and entry.seen is not None and not runs:
                 others = sum(each.charged(tenant) for each in sites if each is not site)
                 assert entry.seen.served <= others + 1e-6
+
+
+def test_a_report_has_a_bound_and_no_tenant_waits_for_ever() -> None:
+    tenants = {f"t{n}": 1.0 for n in range(2 * MAX_ROWS + 5)}
+    site, store = Site("r0", tenants), UsageExchange("x")
+    for tenant in tenants:
+        site.queue(tenant)
+    site.serve(len(tenants))
+    seen: set[str] = set()
+    for turn in range(1, 6):
+        report = site.ledger.report(float(turn), ())
+        assert len(report.rows) <= MAX_ROWS
+        seen |= {row.tenant for row in report.rows}
+        site.ledger.receive(float(turn), store.call(float(turn), report))
+    assert seen == set(tenants)
+    assert sum(store.call(9.0, site.ledger.report(9.0, ())).classes[0][1:2]) == pytest.approx(10.0 * len(tenants))

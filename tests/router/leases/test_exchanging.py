@@ -267,6 +267,23 @@ def test_an_exchange_is_stopped_in_the_middle_of_a_call_and_can_begin_again() ->
     play(scenario)
 
 
+def test_a_fault_of_this_router_is_logged_and_does_not_end_the_calls() -> None:
+    async def scenario(store: FakeStore, router: Router) -> None:
+        receive = router.site.ledger.receive
+
+        def broken(now: float, answer: UsageAnswer) -> list[UsedElsewhere]:
+            raise ArithmeticError("a fault")
+
+        router.site.ledger.receive = broken  # type: ignore[method-assign]
+        await asyncio.sleep(1.0)
+        router.site.ledger.receive = receive  # type: ignore[method-assign]
+        await asyncio.sleep(2 * ALONE_PERIOD_S)
+        assert router.exchanging.age_s <= ALONE_PERIOD_S
+
+    (logged,) = play(scenario)
+    assert "the exchange failed" in logged
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -192,3 +192,23 @@ def test_a_hint_lies_within_its_bounds(wait: float, tokens: float, jitter: float
     rate = Rate(0.001, 1.0)
     for _ in range(3):
         assert 0.05 <= rate.hint_s(START, wait, tokens, lambda: jitter) <= 30.0
+
+
+def test_what_other_routers_took_counts_like_its_own_and_is_not_told_to_them_again() -> None:
+    rate = Rate(requests_per_s=10, tokens_per_s=1000)
+    assert rate.try_take(START, 100) is None
+    rate.take_elsewhere(START, 9, 900.0)
+    assert rate.try_take(START, 100) is not None
+    assert (rate.taken_requests, rate.taken_tokens) == (1, 100)
+    rate.take_elsewhere(START, -1, -100.0)
+    assert rate.try_take(START, 100) is None, "they gave some of it back"
+
+
+def test_what_it_has_taken_is_what_was_let_in_less_what_was_given_back() -> None:
+    rate = Rate(requests_per_s=10, tokens_per_s=1000)
+    for _ in range(3):
+        assert rate.try_take(START, 100) is None
+    rate.give_back(START, 100)
+    rate.settle(START, 100, 30)
+    rate.settle(START, 100, 150)
+    assert (rate.taken_requests, rate.taken_tokens) == (2, 180)
