@@ -125,7 +125,7 @@ class Leasing:
 
     def _borrow_from(self, worker: Worker) -> None:
         leases = self._pool(worker.pools[0]).leases
-        leases.borrower.join(_now(), worker.url, worker.announced_slots)
+        leases.borrower.join(_now(), worker.lease_name, worker.announced_slots)
         link = LeaseLink(worker, leases, changed=self._lent, log=self._log, rng=self._rng)
         self.links[worker] = self._by_name[link.lease.name] = link
         link.start()

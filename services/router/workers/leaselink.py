@@ -41,7 +41,7 @@ class LeaseLink:
     ) -> None:
         self.worker = worker
         self.leases = leases
-        self.lease = worker.lease = WorkerLease(worker.url, leases, self.send)
+        self.lease = worker.lease = WorkerLease(worker.lease_name, leases, self.send)
         self.has_tried = asyncio.Event()
         """Set once the stream was opened, or could not be."""
         self.last_grant: LeaseGrant | None = None

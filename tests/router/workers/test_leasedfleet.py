@@ -32,8 +32,8 @@ class Lent:
             self.fleet.learn(worker, probe(slots=4))
             worker.health.answered(0.0, needed=True)
             self.fleet.looked(worker)
-            self.leases.borrower.join(0.0, worker.url, 4)
-            worker.lease = WorkerLease(worker.url, self.leases, self.sent.append)
+            self.leases.borrower.join(0.0, worker.lease_name, 4)
+            worker.lease = WorkerLease(worker.lease_name, self.leases, self.sent.append)
             worker.lease.is_up = True
             self.fleet.review(worker)
         self.fleet.on_touch(self._touched)

@@ -85,7 +85,7 @@ class Linked:
         self.worker = Worker(spec("w0", kind="weir", slots=None), self.lender, lends=True)
         scheduler = Scheduler(SchedulerSettings(several_routers=True), Random(1).random)
         self.leases = PoolLeases("r0", 100, scheduler, "m", Random(1).random)
-        self.leases.borrower.join(0.0, self.worker.url, 4)
+        self.leases.borrower.join(0.0, self.worker.lease_name, 4)
         self.may: list[int] = []
         self.lines = Lines()
         self.link = LeaseLink(self.worker, self.leases, changed=self._changed, log=self.lines.log, rng=Random(1))
