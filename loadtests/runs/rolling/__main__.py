@@ -18,7 +18,8 @@ from time import perf_counter
 from urllib.parse import urlsplit
 
 from loadtests.cluster.processes import Process, free_ports, until_ready
-from loadtests.cluster.stand import Server, Shape, Stand, key_of, ready, stand, start_router
+from loadtests.cluster.sharing import sharing
+from loadtests.cluster.stand import Server, Shape, key_of, ready
 from loadtests.load.arrivals import Ask, asks
 from loadtests.load.client import Client
 from loadtests.load.ledger import LATE, ON_TIME, Row
@@ -30,7 +31,6 @@ from loadtests.report.result import Result
 from loadtests.runs.judged import judged, typed
 from loadtests.runs.matrix.subjects import haproxy
 from loadtests.scenarios.distributions import constant
-from services.cli.valkey import EmbeddedValkey
 
 ALL, MAX_RESTARTS = 50, 200
 SEED = 1
@@ -178,12 +178,10 @@ async def rolling() -> AsyncIterator[Rolling]:
         raise RuntimeError("HAProxy is not installed: apt-get install haproxy")
     tenants = tuple(PER_S)
     async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(stand(SHAPE, tenants, router=False))
-        port, health_port, exchange_port = free_ports(3)
-        exchange = EmbeddedValkey(shared.folder / "valkey", exchange_port, log=shared.folder / "valkey.log")
-        exchange.start()
-        stack.callback(exchange.stop)
-        routers = [await _router(stack, shared, exchange.url, tenants, number) for number in range(ROUTERS)]
+        settings = {"DRAIN_DELAY_S": str(DRAIN_DELAY_S), "DRAIN_TIMEOUT_S": str(DRAIN_TIMEOUT_S)}
+        shared = await stack.enter_async_context(sharing(SHAPE, tenants, ROUTERS, settings))
+        routers = shared.routers
+        port, health_port = free_ports(2)
         env = {"PORT": str(port), "HEALTH_PORT": str(health_port)}
         env |= {f"ROUTER_{index}": str(urlsplit(router.url).port) for index, router in enumerate(routers)}
         balancer = Process("haproxy", [str(program), "-db", "-f", str(CONFIG)], env, shared.folder)
@@ -192,23 +190,6 @@ async def rolling() -> AsyncIterator[Rolling]:
         stack.push_async_callback(balancer.stop)
         await made.both_ready()
         yield made
-
-
-async def _router(
-    stack: AsyncExitStack, shared: Stand, exchange_url: str, tenants: tuple[str, ...], number: int
-) -> Server:
-    """One of the routers before the shared workers."""
-    name = f"router-{number}"
-    own = Stand(SHAPE, shared.folder / name, shared.workers)
-    own.folder.mkdir()
-    settings = {
-        "DRAIN_DELAY_S": str(DRAIN_DELAY_S), "DRAIN_TIMEOUT_S": str(DRAIN_TIMEOUT_S),
-        "EXCHANGE_URL": exchange_url, "ROUTER_NAME": name,
-    }  # fmt: skip
-    await start_router(own, tenants, settings)
-    assert own.router is not None
-    stack.push_async_callback(own.router.process.stop)
-    return own.router
 
 
 def main() -> int:
