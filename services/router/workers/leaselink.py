@@ -61,6 +61,7 @@ class LeaseLink:
         """End the stream, and the lease with it."""
         tasks = [task for task in (self._follower, self._sender) if task is not None]
         self._follower = self._sender = self._pending = None
+        self.lease.is_up = False
         for task in tasks:
             task.cancel()
         if tasks:
