@@ -18,7 +18,7 @@ from services.worker.config import WorkerSettings
 from tests.virtual import bind, run
 
 WORK = {"tenant": "t", "deadline_ms": 30_000, "prompt": "What is a weir?", "ignore_eos": True}
-TOKEN = "a-token-of-the-tests-1234567890"
+TOKEN = "a-token-of-the-tests-of-leases-0123456789"
 
 
 class Site:
