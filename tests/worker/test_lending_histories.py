@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from services.runtime.errors import WeirError
 from services.worker.job import Job
-from services.worker.lending import GrantStream, Loan
+from services.worker.lending import PushedGrants, Loan
 from tests.virtual import run
 from tests.worker.leaserig import AskingRouter
 from tests.worker.rig import asking, turning
@@ -34,7 +34,7 @@ class History:
         self.executor = SlowExecutor(SLOTS)
         self.epoch = 0
         self.routers = [self.a_process(name) for name in "abc"]
-        self.streams: dict[GrantStream, tuple[int, int]] = {}
+        self.streams: dict[PushedGrants, tuple[int, int]] = {}
         """The open streams, and the stamp of the grant that each was sent last."""
         self.tasks: list[asyncio.Task[None]] = []
         self.jobs: list[Job] = []
