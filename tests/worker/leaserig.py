@@ -7,14 +7,14 @@ from itertools import count
 from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant
 from services.worker.batching import EngineLoop
 from services.worker.job import Job
-from services.worker.lending import PushedGrants, Lending
+from services.worker.lending import Lending, PushedGrants
 from tests.worker.rig import asking
 
 TTL_MS = 750.0
 
 
 class AskingRouter:
-    """One process of a router. Each of its asks has a higher stamp and acknowledges the last grant that it was given."""
+    """One process of a router. Each ask has a higher stamp and acknowledges the last grant that it was given."""
 
     def __init__(self, name: str = "a", epoch: int = 1) -> None:
         self.name = name

@@ -294,7 +294,11 @@ def test_the_metrics_say_how_much_is_lent() -> None:
         await site.asks(0, router="b", keep=0)
         async with httpx2.AsyncClient() as client:
             page = (await client.get(f"http://127.0.0.1:{site.process.bound_metrics_port}/metrics")).text.splitlines()
-        for line in ("weir_worker_lease_routers 2.0", "weir_worker_lease_slots 1.0", "weir_worker_lease_moves_total 2.0"):
+        for line in (
+            "weir_worker_lease_routers 2.0",
+            "weir_worker_lease_slots 1.0",
+            "weir_worker_lease_moves_total 2.0",
+        ):
             assert line in page
 
     lending(scenario)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from services.runtime.errors import WeirError
 from services.worker.job import Job
-from services.worker.lending import PushedGrants, Loan
+from services.worker.lending import Loan, PushedGrants
 from tests.virtual import run
 from tests.worker.leaserig import AskingRouter
 from tests.worker.rig import asking, turning
