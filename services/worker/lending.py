@@ -18,7 +18,7 @@ from math import inf
 
 from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.core.leases.book import MAX_ROUTERS, Grants, LeaseBook
-from services.core.leases.messages import Grant
+from services.core.leases.messages import NEVER, Grant
 from services.core.outcome import Outcome
 from services.runtime.clock import unix_milliseconds
 from services.runtime.errors import BadInput, Refused
@@ -43,7 +43,7 @@ class Loan:
 class PushedGrants:
     """The stream of one router's process: the newest grant that was not sent yet. For a single reader."""
 
-    __slots__ = ("_pending", "_waiter", "epoch", "is_over", "last", "router")
+    __slots__ = ("_offered", "_pending", "_waiter", "epoch", "is_over", "last", "router")
 
     def __init__(self, router: str, epoch: int) -> None:
         self.router = router
@@ -51,6 +51,7 @@ class PushedGrants:
         self.is_over = False
         self.last: Grant | None = None
         """The newest grant that was made for this process, on whatever way it goes there."""
+        self._offered = NEVER
         self._pending: Grant | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -60,11 +61,11 @@ class PushedGrants:
             self.last = grant
 
     def offer(self, grant: Grant) -> None:
-        """Send this grant. One that was not sent yet is replaced, unless it is newer."""
+        """Send this grant in place of one that was not sent yet; not if it is older than another that was offered."""
         self.note(grant)
-        if self._pending is None or grant.stamp > self._pending.stamp:
-            self._pending = grant
-        self._wake()
+        if grant.stamp > self._offered:
+            self._offered, self._pending = grant.stamp, grant
+            self._wake()
 
     def end(self) -> None:
         self.is_over = True
