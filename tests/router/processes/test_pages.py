@@ -114,7 +114,7 @@ def test_the_pages_of_real_routers_are_joined_to_one_that_prometheus_reads() -> 
         process.log.close()
     found = joined(*texts)
     assert found["weir_inflight_cap{}"] == 128, "MAX_INFLIGHT is per process"
-    assert found["weir_worker_healthy{process=1,worker=w0}"] == 0
+    assert found["weir_worker_healthy{process=1,worker=worker-0}"] == 0
 
 
 def test_every_gauge_that_is_summed_exists() -> None:
