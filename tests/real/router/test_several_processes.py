@@ -4,19 +4,25 @@ lost while they are replaced one after the other."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from pathlib import Path
 
-from loadtests.cluster.processes import child_environment, free_ports
+import psutil
+
+from loadtests.cluster.processes import child_environment, free_ports, get
+from loadtests.cluster.several import Several, several
+from loadtests.cluster.stand import Shape
 from loadtests.load.closed import LoopResults, connect
 from loadtests.paths import ROOT
-from loadtests.runs.processes.load import Load
-from tests.real.router.several import Several, lives, several, until
+from loadtests.load.keepalive import Load
+from tests.processes import is_alive
 
+SHAPE = Shape(workers=1, slots=32, step_ms=5.0, answer_tokens=4)
 RESTARTS = 10
 """Of both processes: twenty processes are replaced."""
 
@@ -30,6 +36,20 @@ def served(made: Several) -> float:
     return sum(value for labels, value in samples(made.page(), "weir_requests_total").items() if '"served"' in labels)
 
 
+def lives(pid: int) -> bool:
+    try:
+        return is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def none_lives(pids: list[int]) -> None:
+    """No process outlives its parent."""
+    async with asyncio.timeout(20):
+        while any(map(lives, pids)):
+            await asyncio.sleep(0.02)
+
+
 async def answered(made: Several, times: int, *, connections: int = 8) -> None:
     load = Load(made.url, connections=connections)
     await load.ask(times)
@@ -39,34 +59,28 @@ async def answered(made: Several, times: int, *, connections: int = 8) -> None:
 
 def test_two_processes_answer_on_one_port_and_their_metrics_are_sums() -> None:
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             await answered(made, 200, connections=32)
             page = made.page()
             assert served(made) == 200
             by_process = [one["router"]["scheduler"]["finished_twice"] for one in made.state()]
             assert by_process == [0, 0]
             assert samples(page, "weir_router_process_ready") == {'{process="0"}': 1.0, '{process="1"}': 1.0}
-            each = [samples(get_page(one["metrics_port"]), "weir_requests_total") for one in made.state()]
+            each = [samples(get(f"http://127.0.0.1:{one['metrics_port']}/metrics").decode(), "weir_requests_total") for one in made.state()]
             assert all(sum(one.values()) > 0 for one in each), "the kernel has spread the connections over both"
             assert {line.get("process") for line in made.said("listening")} == {0, 1}
 
     asyncio.run(main())
 
 
-def get_page(port: int) -> str:
-    from loadtests.cluster.processes import get
-
-    return get(f"http://127.0.0.1:{port}/metrics").decode()
-
-
 def test_a_killed_process_is_replaced_while_the_other_serves_and_no_sum_falls() -> None:
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             await answered(made, 100)
             before, pids = served(made), made.pids()
             os.kill(pids[0], signal.SIGKILL)
             await answered(made, 100)
-            await until(made.all_ready, "replaced")
+            await made.until(made.all_ready, "replaced")
             first, second = made.pids()
             assert (first != pids[0], second == pids[1]) == (True, True)
             assert served(made) >= before + 100
@@ -79,10 +93,10 @@ def test_a_killed_process_is_replaced_while_the_other_serves_and_no_sum_falls() 
 
 def test_sigterm_drains_both_and_exits_with_0() -> None:
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             load = Load(made.url, connections=8)
             asking = asyncio.create_task(load.ask(10_000))
-            await until(lambda: load.answered > 50, "load")
+            await made.until(lambda: load.answered > 50, "load")
             pids = made.pids()
             status = await made.parent.leave(30.0)
             asking.cancel()
@@ -93,78 +107,57 @@ def test_sigterm_drains_both_and_exits_with_0() -> None:
     asyncio.run(main())
 
 
-def test_sighup_is_passed_on_to_both() -> None:
+def tenants(*names: str) -> str:
+    """A tenants file; the keys are nobody's."""
+    rows = [f'  - {{id: {name}, keys: ["sha256:{str(number) * 64}"]}}' for number, name in enumerate(names)]
+    return "\n".join(["tenants:", *rows, ""])
+
+
+def test_sighup_reloads_the_files_of_both() -> None:
     async def main() -> None:
-        workers = {"workers": []}
-        async with several() as made:
-            file = made.folder / "workers.yaml"
-            url = made.state()[0]["router"]["workers"][0]["name"]
-            workers["workers"] = [{"name": url, "url": "http://127.0.0.1:1"}]
-            file.write_text(json.dumps(workers), encoding="utf-8")
-            made.signal(signal.SIGHUP)
-            await asyncio.sleep(0.5)
-            assert made.all_ready(), "SIGHUP ends neither the parent nor a process"
-
-    asyncio.run(main())
-
-
-def test_sighup_reloads_the_files_of_both(tmp_path_factory: object) -> None:
-    async def main() -> None:
-        folder = ROOT / "out"
-        folder.mkdir(exist_ok=True)
-        file = folder / f"tenants-{os.getpid()}.yaml"
-        digest = "sha256:" + "0" * 64
-        file.write_text(f'tenants:\n  - {{id: a, keys: ["{digest}"]}}\n', encoding="utf-8")
-        try:
-            async with several(TENANTS_FILE=str(file)) as made:
-                other = "sha256:" + "1" * 64
-                file.write_text(
-                    f'tenants:\n  - {{id: a, keys: ["{digest}"]}}\n  - {{id: b, keys: ["{other}"]}}\n', encoding="utf-8"
-                )
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "tenants.yaml"
+            file.write_text(tenants("a"), encoding="utf-8")
+            async with several(SHAPE, settings={"TENANTS_FILE": str(file)}) as made:
+                file.write_text(tenants("a", "b"), encoding="utf-8")
                 made.signal(signal.SIGHUP)
-                await until(lambda: len(made.said("tenants reloaded")) == 2, "reloaded")
-                assert {line["process"] for line in made.said("tenants reloaded")} == {0, 1}
-        finally:
-            file.unlink()
+                await made.until(lambda: len(made.said("tenants reloaded")) == 2, "reloaded")
+                assert {(line["process"], line["joined"]) for line in made.said("tenants reloaded")} == {(0, 1), (1, 1)}
 
     asyncio.run(main())
 
 
 def test_a_second_signal_ends_all_at_once() -> None:
     async def main() -> None:
-        async with several(DRAIN_DELAY_S="600") as made:
+        async with several(SHAPE, settings={"DRAIN_DELAY_S": "600"}) as made:
             pids = made.pids()
             made.signal(signal.SIGTERM)
-            await until(lambda: len(made.said("draining")) == 2, "draining")
+            await made.until(lambda: len(made.said("draining")) == 2, "draining")
             assert await made.parent.leave(30.0) == 1
-            await until(lambda: not any(map(lives, pids)), "no process outlives its parent")
+            await none_lives(pids)
 
     asyncio.run(main())
 
 
 def test_no_process_outlives_a_killed_parent() -> None:
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             pids = made.pids()
             made.parent.kill()
-            await until(lambda: not any(map(lives, pids)), "no process outlives its parent")
+            await none_lives(pids)
 
     asyncio.run(main())
 
 
 def test_a_rolling_restart_loses_no_request() -> None:
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             load = Load(made.url, connections=8, again_every=20)
             over = asyncio.Event()
             asking = asyncio.create_task(load.until(over))
             seen = set(made.pids())
-            for number in range(RESTARTS):
-                made.signal(signal.SIGUSR2)
-                done = number + 1
-                await until(
-                    lambda done=done: len(made.said("all router processes have been replaced")) == done, "replaced"
-                )
+            for _ in range(RESTARTS):
+                await made.replace_all()
                 pids = made.pids()
                 assert not seen & set(pids)
                 seen |= set(pids)
@@ -188,7 +181,7 @@ def test_bad_settings_are_told_once_before_anything_starts() -> None:
 
 def test_a_port_in_use_is_told_as_by_one_process() -> None:
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             port = made.url.rpartition(":")[2]
             (metrics_port,) = free_ports(1)
             env = {
@@ -210,7 +203,7 @@ def test_a_connection_that_waits_at_a_process_is_answered_by_another() -> None:
     """Frozen is not ended: what waits at a stopped process waits. Ended, its socket and all that waits in it stay."""
 
     async def main() -> None:
-        async with several() as made:
+        async with several(SHAPE) as made:
             pid = made.pids()[0]
             os.kill(pid, signal.SIGSTOP)
             port = int(made.url.rpartition(":")[2])
