@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import BinaryIO
 
@@ -131,7 +131,8 @@ class Log:
         batch = [self._pending.popleft() for _ in range(len(self._pending))]
         if not batch:
             return
-        for lines in pieces(batch) if self._shares_stream else (batch,):
+        groups: Iterable[list[bytes]] = pieces(batch) if self._shares_stream else [batch]
+        for lines in groups:
             self._write_lines(lines)
 
     def _write_one(self, line: bytes) -> None:

@@ -109,7 +109,6 @@ class Parent:
         self._log = log
         self._started: dict[int, Started] = {}
         self._links: dict[int, asyncio.StreamWriter] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         admin_token = settings.admin_token.get_secret_value().encode() or settings.shared_token
@@ -134,10 +133,9 @@ class Parent:
         port = self._public[0].getsockname()[1]
         where = {"host": self._settings.host, "port": port, "metrics_port": metrics_port}
         self._log.info("starting router processes", processes=len(plan.seats), **where)
-        self._do(plan.tick(loop.time()))
-        status = await self._status
-        for task in list(self._tasks.values()):
-            await task
+        async with asyncio.TaskGroup() as self._lives:
+            self._do(plan.tick(loop.time()))
+            status = await self._status
         self._log.info("stopped", status=status)
         return status
 
@@ -152,7 +150,7 @@ class Parent:
         for action in actions:
             match action:
                 case Start(index):
-                    self._tasks[index] = asyncio.get_running_loop().create_task(self._live(index))
+                    self._lives.create_task(self._live(index))
                 case Signal(index, number):
                     with contextlib.suppress(ProcessLookupError, KeyError):
                         self._started[index].send_signal(number)
