@@ -2,7 +2,7 @@
 
     counters, histograms   the sum over the processes, those that have ended included: a sum never falls
     gauges in SUMMED       the sum over the processes: what each of them holds
-    other gauges           one series a process, with the label `process`: a sum of levels, shares or times means nothing
+    other gauges           one series a process, with the label `process`: levels and shares have no sum
 """
 
 from __future__ import annotations

@@ -181,6 +181,9 @@ class Parent:
     async def _live(self, index: int) -> None:
         """One process, from its start to its end."""
         loop, plan = asyncio.get_running_loop(), self._plan
+        if plan.stopping:  # since it was decided; the sockets are closed
+            self._do(plan.ended(index, 0, loop.time()))
+            return
         ours, theirs = socket.socketpair()
         place = Place(
             index=index,
