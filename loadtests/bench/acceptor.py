@@ -53,7 +53,7 @@ async def main(name: str, *words: str) -> None:
     await over.wait()
     await last_turns()
     server.close()
-    while Named.open:  # noqa: ASYNC110  a few milliseconds
+    while Named.open:
         await asyncio.sleep(0.005)
 
 

@@ -93,7 +93,9 @@ async def measure(options: Options, say: Say) -> Result:
     code = "compiled" if compiled.in_use() else "Python"
     page = PAGE.format(connections=CONNECTIONS, code=code)
     return Result(
-        "Several processes", {"processes": figures}, [page, figures_table(figures), ESTIMATE, estimate(answers, refusals)]
+        "Several processes",
+        {"processes": figures},
+        [page, figures_table(figures), ESTIMATE, estimate(answers, refusals)],
     )
 
 
@@ -147,7 +149,9 @@ async def router(stub_port: int, settings: Mapping[str, str]) -> AsyncIterator[R
             "WORKERS_FILE": str(Workers().written(Path(folder), stub_port)), **settings,
         }  # fmt: skip
         both = cores()[0] | cores()[1]
-        async with started("services.router", ready=f"http://127.0.0.1:{port}/health/ready", env=env, cores=both) as made:
+        async with started(
+            "services.router", ready=f"http://127.0.0.1:{port}/health/ready", env=env, cores=both
+        ) as made:
             serving = (made.pid,) if count == 1 else await all_ready(metrics_port)
             for index, pid in enumerate(serving):
                 pin(pid, index)
@@ -158,7 +162,9 @@ async def all_ready(metrics_port: int) -> tuple[int, ...]:
     """The pids of the processes once all are ready. Raises StandError."""
     for _ in range(int(READY_WITHIN_S / 0.1)):
         with contextlib.suppress(OSError):
-            found = json.loads(await asyncio.to_thread(get, f"http://127.0.0.1:{metrics_port}/admin/state"))["processes"]
+            found = json.loads(await asyncio.to_thread(get, f"http://127.0.0.1:{metrics_port}/admin/state"))[
+                "processes"
+            ]
             if all(one["state"] == "ready" for one in found):
                 return tuple(one["pid"] for one in found)
         await asyncio.sleep(0.1)

@@ -1,8 +1,8 @@
 """How two processes may share a port: the spread of connections over them, and connections lost as they are replaced.
 
-    one shared     both accept from one inherited socket
-    one each       SO_REUSEPORT, each process opens its own, which closes with it
-    held           SO_REUSEPORT, a parent holds one for each process, and successors inherit it (as the router does)
+one shared     both accept from one inherited socket
+one each       SO_REUSEPORT, each process opens its own, which closes with it
+held           SO_REUSEPORT, a parent holds one for each process, and successors inherit it (as the router does)
 """
 
 from __future__ import annotations

@@ -72,7 +72,9 @@ class Load:
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
 
-    async def _on_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, more: Callable[[], bool]) -> None:
+    async def _on_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, more: Callable[[], bool]
+    ) -> None:
         used = 0
         while more() and not (self._again_every and used >= self._again_every):
             self.sent += 1

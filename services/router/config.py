@@ -124,8 +124,8 @@ class RouterSettings(ServiceSettings):
             yield f"ROUTER_PROCESSES={self.router_processes}: several processes on one port need Linux; use 1"
         if getattr(self, "exchange_url", None) == "":
             yield (
-                f"ROUTER_PROCESSES={self.router_processes}: set EXCHANGE_URL (redis://...), through which the processes "
-                "share the workers, or each would use all of their slots"
+                f"ROUTER_PROCESSES={self.router_processes}: set EXCHANGE_URL (redis://...), through which processes "
+                "share the workers; without it each would use all of their slots"
             )
 
     @property

@@ -1,8 +1,8 @@
 """Logs: one JSON object per line on stdout, without blocking the event loop.
 
 A line is encoded on the spot (about 2 us) and written by a thread, or at once if not `threaded`, as in virtual time.
-Lines that cannot be written are dropped and counted. Processes that share a stream write whole lines, PIPE_BYTES at once
-at most. Callers never log a prompt, an answer or a key.
+Lines that cannot be written are dropped and counted. Processes on one stream write whole lines, at most PIPE_BYTES
+at once. Callers never log a prompt, an answer or a key.
 """
 
 from __future__ import annotations

@@ -45,7 +45,13 @@ class Place(BaseSettings):
 
     def variables(self) -> dict[str, str]:
         public = "[" + ",".join(map(str, self.public)) + "]"
-        told = {"index": self.index, "parent": self.parent, "public": public, "metrics": self.metrics, "link": self.link}
+        told = {
+            "index": self.index,
+            "parent": self.parent,
+            "public": public,
+            "metrics": self.metrics,
+            "link": self.link,
+        }
         return {PREFIX + name.upper(): str(value) for name, value in told.items()}
 
     def bind(self, host: str, port: int, variable: str) -> socket.socket:
@@ -112,9 +118,7 @@ def inherit(process: Process, place: Place) -> Process:
 class SharedPort:
     """The `Listener` of a process on its own socket, and on the others' (`spare`) while it covers for them."""
 
-    def __init__(
-        self, inner: HttpListener, link: Link, spare: list[socket.socket], drain: Drain, log: Log
-    ) -> None:
+    def __init__(self, inner: HttpListener, link: Link, spare: list[socket.socket], drain: Drain, log: Log) -> None:
         self._inner = inner
         self._link = link
         self._spare = spare
@@ -167,6 +171,8 @@ class SharedPort:
         self._link.say(LEAVING)
         self._close_spare()
         if not self._accepts:
+            if self._own is not None:
+                self._own.close()
             return
         async with self._changing:
             await self._inner.close(grace_s)

@@ -1,11 +1,11 @@
 """The parent's metrics listener: joined metrics, health, and /admin for all processes (docs/operations/admin.md).
 
-    /metrics             one page for all processes (`pages`)
-    /health              the parent runs
-    /health/ready        a process is ready
-    GET /admin/state     each process's own state
-    POST /admin/restart  replace the processes, one after the other
-    other /admin         asked of all processes, and answered as one (`answers`)
+/metrics             one page for all processes (`pages`)
+/health              the parent runs
+/health/ready        a process is ready
+GET /admin/state     each process's own state
+POST /admin/restart  replace the processes, one after the other
+other /admin         asked of all processes, and answered as one (`answers`)
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Front:
         if answer.status == 200:
             self._joined.take(str(index), starts, answer.body.decode("utf-8"))
         else:
-            self._log.warning("no metrics of a router process", process=index, why=answer.body.decode("utf-8", "replace"))
+            self._log.warning(
+                "no metrics of a router process", process=index, why=answer.body.decode("utf-8", "replace")
+            )
 
     async def _answer(self, exchange: Exchange) -> None:
         path, method = exchange.path, exchange.method
@@ -106,7 +108,9 @@ class Front:
                 status=404, code="not_found",
             )  # fmt: skip
         elif path not in ("/metrics", LIVE, READY):
-            raise BadInput(f"no such route; the routes are /metrics, {LIVE}, {READY}, /admin", status=404, code="not_found")
+            raise BadInput(
+                f"no such route; the routes are /metrics, {LIVE}, {READY}, /admin", status=404, code="not_found"
+            )
         elif method not in ("GET", "HEAD"):
             raise BadInput("use GET", status=405, code="method_not_allowed")
         elif path == "/metrics":
@@ -123,7 +127,9 @@ class Front:
     def _own_lines(self) -> str:
         """Metrics of the processes as processes."""
         seats = list(enumerate(self._plan.seats))
-        ready = [f'weir_router_process_ready{{process="{index}"}} {float(s.state is State.READY)}' for index, s in seats]
+        ready = [
+            f'weir_router_process_ready{{process="{index}"}} {float(s.state is State.READY)}' for index, s in seats
+        ]
         starts = [f'weir_router_process_starts_total{{process="{index}"}} {float(s.starts)}' for index, s in seats]
         return "\n".join([
             "# HELP weir_router_process_ready 1 while a router process accepts connections.",
@@ -162,9 +168,16 @@ class Front:
 
     async def _states(self) -> Answer:
         alive = self._answering()
-        answers = await asyncio.gather(*(self._ask(index, b"GET", "/admin/state", self._admin_headers) for index in alive))
+        answers = await asyncio.gather(
+            *(self._ask(index, b"GET", "/admin/state", self._admin_headers) for index in alive)
+        )
         states = dict(zip(alive, answers, strict=True))
-        return Answer(200, msgspec.json.encode({"processes": [self._seat(index, states.get(index)) for index in range(len(self._ports))]}))
+        return Answer(
+            200,
+            msgspec.json.encode(
+                {"processes": [self._seat(index, states.get(index)) for index in range(len(self._ports))]}
+            ),
+        )
 
     def _seat(self, index: int, answer: Answer | None) -> dict[str, Any]:
         seat = self._plan.seats[index]
@@ -194,7 +207,10 @@ class Front:
             raise WeirError(Outcome.NO_CAPACITY, "no router process answers now; try again soon")
         headers = (*self._admin_headers, (b"content-type", exchange.header(b"content-type") or b"application/json"))
         answers = await asyncio.gather(
-            *(self._ask(index, exchange.method.encode("ascii"), quote(exchange.path), headers, exchange.body) for index in alive)
+            *(
+                self._ask(index, exchange.method.encode("ascii"), quote(exchange.path), headers, exchange.body)
+                for index in alive
+            )
         )
         return agreed(dict(zip(alive, answers, strict=True)))
 

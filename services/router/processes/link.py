@@ -1,11 +1,11 @@
 """The words between a parent and a router process, a byte each, over a socket pair.
 
-    from the process   READY      it accepts connections
-                       LEAVING    it accepts no new ones
-                       LAST       it has answered its last request: read its metrics, and answer with the same word
-    from the parent    COVER      accept from the other processes' sockets too
-                       OWN        accept from its own only
-                       HAND_OVER  leave without losing a request: others accept in its place
+from the process   READY      it accepts connections
+                   LEAVING    it accepts no new ones
+                   LAST       it has answered its last request: read its metrics, and answer with the same word
+from the parent    COVER      accept from the other processes' sockets too
+                   OWN        accept from its own only
+                   HAND_OVER  leave without losing a request: others accept in its place
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The metrics pages of several processes as one page (Prometheus' text format, as `runtime.exposition` writes it).
 
-    counters, histograms   the sum over the processes, those that have ended included: a sum never falls
-    gauges in SUMMED       the sum over the processes: what each of them holds
-    other gauges           one series a process, with the label `process`: levels and shares have no sum
+counters, histograms   the sum over the processes, those that have ended included: a sum never falls
+gauges in SUMMED       the sum over the processes: what each of them holds
+other gauges           one series a process, with the label `process`: levels and shares have no sum
 """
 
 from __future__ import annotations

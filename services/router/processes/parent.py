@@ -85,7 +85,9 @@ def public_sockets(host: str, port: int, count: int) -> list[socket.socket]:
             sock.bind((host, port))
         except OSError as error:
             close_all(made)
-            raise PortTaken(f"cannot listen on {host}:{port} ({error.strerror}); choose another with ROUTER_PORT") from None
+            raise PortTaken(
+                f"cannot listen on {host}:{port} ({error.strerror}); choose another with ROUTER_PORT"
+            ) from None
     return made
 
 

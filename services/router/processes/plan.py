@@ -229,7 +229,9 @@ class Plan:
         yield Tell(index, HAND_OVER)
 
     def _covering(self) -> Iterator[Action]:
-        """Ready processes accept from all sockets while one of the processes is not ready."""
+        """Ready processes accept from all sockets while one of the processes is not ready, unless all leave."""
+        if self.stopping:
+            return
         ready = self.of(State.READY)
         lacking = len(ready) < len(self.seats)
         for index in ready:
@@ -248,9 +250,7 @@ class Plan:
         actions: list[Action] = []
         if self._to_replace and index == self._handing_over:
             self._to_replace, self._handing_over = [], None
-            actions.append(
-                Say("ERROR", "the rolling restart ends: the new process does not start", {"process": index})
-            )
+            actions.append(Say("ERROR", "the rolling restart ends: the new process does not start", {"process": index}))
         return [*actions, *self._covering()]
 
     def _stop(self, now: float) -> list[Action]:

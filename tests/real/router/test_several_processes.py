@@ -18,8 +18,8 @@ from loadtests.cluster.processes import child_environment, free_ports, get
 from loadtests.cluster.several import Several, several
 from loadtests.cluster.stand import Shape
 from loadtests.load.closed import LoopResults, connect
-from loadtests.paths import ROOT
 from loadtests.load.keepalive import Load
+from loadtests.paths import ROOT
 from tests.processes import is_alive
 
 SHAPE = Shape(workers=1, slots=32, step_ms=5.0, answer_tokens=4)
@@ -66,7 +66,10 @@ def test_two_processes_answer_on_one_port_and_their_metrics_are_sums() -> None:
             by_process = [one["router"]["scheduler"]["finished_twice"] for one in made.state()]
             assert by_process == [0, 0]
             assert samples(page, "weir_router_process_ready") == {'{process="0"}': 1.0, '{process="1"}': 1.0}
-            each = [samples(get(f"http://127.0.0.1:{one['metrics_port']}/metrics").decode(), "weir_requests_total") for one in made.state()]
+            each = [
+                samples(get(f"http://127.0.0.1:{one['metrics_port']}/metrics").decode(), "weir_requests_total")
+                for one in made.state()
+            ]
             assert all(sum(one.values()) > 0 for one in each), "the kernel has spread the connections over both"
             assert {line.get("process") for line in made.said("listening")} == {0, 1}
 
@@ -173,7 +176,8 @@ def test_a_rolling_restart_loses_no_request() -> None:
 def test_bad_settings_are_told_once_before_anything_starts() -> None:
     env = {"PYTHONPATH": str(ROOT), "ROUTER_PROCESSES": "2", "MAX_INFLIGHT": "0", "EXCHANGE_URL": "redis://127.0.0.1:1"}
     ended = subprocess.run(
-        [sys.executable, "-m", "services.router"], env=child_environment(env), cwd="/", capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "services.router"], env=child_environment(env), cwd="/", capture_output=True,
+        timeout=60, check=False,
     )  # fmt: skip
     assert ended.returncode == 2
     assert ended.stderr.count(b"MAX_INFLIGHT") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from services.router.processes import child
-from services.router.processes.child import Place, inherit
+from services.router.processes.child import Place, SharedPort, inherit
 from services.router.processes.link import COVER, HAND_OVER, LAST, LEAVING, OWN, READY
 from services.router.processes.parent import public_sockets
 from services.runtime.http import Exchange, become_task
@@ -111,7 +112,8 @@ async def several(count: int = 2, *, started: bool = True) -> AsyncIterator[Seve
                 member.begin.set()
                 member.gate.set()
                 member.stop.set()
-                member.tell(LAST)
+                with contextlib.suppress(BrokenPipeError):  # it has ended
+                    member.tell(LAST)
             await asyncio.gather(*(member.task for member in made.members if member.task is not None))
 
 

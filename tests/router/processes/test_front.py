@@ -60,7 +60,9 @@ async def house(token: bytes = b"") -> AsyncIterator[House]:
             admin_token=token,
             log=log,
         )
-        listener = HttpListener(front, GuardLimits(), 30.0, checks=inner_checks("127.0.0.1", token=token, is_open=is_open))
+        listener = HttpListener(
+            front, GuardLimits(), 30.0, checks=inner_checks("127.0.0.1", token=token, is_open=is_open)
+        )
         process = Process(
             name="parent", listener=listener, metrics=metrics_app(new_registry(), log), log=log, drain=Drain(),
             host="127.0.0.1", port=0, metrics_host="127.0.0.1", metrics_port=0, drain_timeout_s=0.1,
@@ -83,7 +85,10 @@ def test_metrics_are_sums_over_the_processes() -> None:
             healthy = [labels for labels, _ in samples_in(page, "weir_worker_healthy")]
             assert [label.split("process=")[1] for label in healthy] == ['"0"}', '"1"}']
             assert samples_in(page, "weir_router_process_ready") == [('{process="0"}', 1.0), ('{process="1"}', 1.0)]
-            assert samples_in(page, "weir_router_process_starts_total") == [('{process="0"}', 1.0), ('{process="1"}', 1.0)]
+            assert samples_in(page, "weir_router_process_starts_total") == [
+                ('{process="0"}', 1.0),
+                ('{process="1"}', 1.0),
+            ]
 
     run(main)
 
