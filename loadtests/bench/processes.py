@@ -55,11 +55,15 @@ class Options(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Running:
-    """A router's port, the processes of which it consists, and those of them that serve."""
+    """A router: its port, the process that was started, and those that serve."""
 
     port: int
-    pids: tuple[int, ...]
+    parent: int
     serving: tuple[int, ...]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple({self.parent, *self.serving})
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ async def measure(options: Options, say: Say) -> Result:
                 async with router(stub_port, several) as made:
                     answers[count] = await seen(made, options.seconds)
                     memory = sum(map(rss_mb, made.serving)) / count
-                    parent_mb = sum(map(rss_mb, made.pids)) - memory * count if count > 1 else 0.0
+                    parent_mb = rss_mb(made.parent) - memory * count  # its children are counted with it
                 async with router(stub_port, {**FULL, **several}) as made:
                     refusals[count] = await seen_refusals(made, options.seconds)
                 figures += told(count, answers[count], refusals[count], memory, parent_mb)
@@ -155,7 +159,7 @@ async def router(stub_port: int, settings: Mapping[str, str]) -> AsyncIterator[R
             serving = (made.pid,) if count == 1 else await all_ready(metrics_port)
             for index, pid in enumerate(serving):
                 pin(pid, index)
-            yield Running(port, tuple({made.pid, *serving}), tuple(serving))
+            yield Running(port, made.pid, serving)
 
 
 async def all_ready(metrics_port: int) -> tuple[int, ...]:

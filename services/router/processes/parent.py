@@ -212,7 +212,7 @@ class Parent:
         finally:
             theirs.close()
         self._started[index] = started
-        if plan.stopping:
+        if self._plan.stopping:  # since then
             started.send_signal(signal.SIGTERM)
         reader, self._links[index] = await asyncio.open_connection(sock=ours)
         hearing = loop.create_task(self._hear(index, reader))

@@ -163,10 +163,11 @@ def test_one_covers_for_another_and_stops_when_it_is_told() -> None:
             first.tell(COVER)
             await second.end()
             assert await asked(made.port, 50) == [b"0"] * 50
-            port = made.members[0].process.listener
-            await until(lambda: bool(port._covering))  # type: ignore[attr-defined]
+            port = first.process.listener
+            assert isinstance(port, SharedPort)
+            assert port._covering
             first.tell(OWN)
-            await until(lambda: not port._covering)  # type: ignore[attr-defined]
+            await until(lambda: not port._covering)
 
     run_here(main)
 
