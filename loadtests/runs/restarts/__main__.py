@@ -56,7 +56,7 @@ async def play(restarts: int, say: Say) -> Result:
         finally:
             over.set()
         await asking
-        unclean = [line for line in made.said("a router process ended") if line["status"] != "status 0"]
+        unclean = [line for line in made.logged("a router process ended") if line["status"] != "status 0"]
     return result(load, restarts, replaced, len(unclean))
 
 

@@ -46,8 +46,8 @@ class Member:
     async def hears(self, word: bytes) -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(20):
-            while (heard := await loop.sock_recv(self.link, 1)) != word:
-                assert heard, "it has ended"
+            while (received := await loop.sock_recv(self.link, 1)) != word:
+                assert received, "it has ended"
 
     async def end(self) -> None:
         """Until its process has ended, as the parent does it."""
