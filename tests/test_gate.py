@@ -175,6 +175,15 @@ def test_nothing_is_tried_twice(request: pytest.FixtureRequest) -> None:
     assert [path for path in sources if path != Path(__file__)] == []
 
 
+def test_processes_of_one_run_of_the_tests_take_ports_of_their_own(request: pytest.FixtureRequest) -> None:
+    part = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).part
+    ports = range(10_000, 20_000)
+    parts = [part(ports, number, 3) for number in range(3)]
+    assert len(set().union(*parts)) == sum(map(len, parts)) == 9_999
+    assert set().union(*parts) < set(ports)
+    assert part(ports, 0, 1) == ports
+
+
 def test_each_file_of_tests_is_in_exactly_one_of_the_two_sets() -> None:
     """The one leaves out the folder that the other is; and whoever is in the one knows nothing of the other."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
