@@ -91,6 +91,11 @@ def pytest_runtest_teardown() -> Iterator[None]:
         pytest.fail(f"this test {'; '.join(WATCH.refused)}", pytrace=False)
     if WATCH.leave is not ALL and log_writers():
         pytest.fail("this test has left a log with its thread: close it", pytrace=False)
+    if not gc.get_freeze_count():
+        gc.freeze()
+        pytest.fail(
+            "this test has called gc.unfreeze(): each collection after it walks through all tests", pytrace=False
+        )
 
 
 def _leave_of(item: pytest.Item) -> Leave:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -158,6 +159,15 @@ def test_a_test_that_leaves_the_thread_of_a_log_behind_fails(request: pytest.Fix
     with pytest.raises(pytest.fail.Exception, match="left a log with its thread"):
         next(ends)
     log.close()
+
+
+def test_a_test_that_unfreezes_what_the_collector_need_not_see_fails(request: pytest.FixtureRequest) -> None:
+    ends = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).pytest_runtest_teardown()
+    gc.unfreeze()
+    next(ends)
+    with pytest.raises(pytest.fail.Exception, match="each collection after it"):
+        next(ends)
+    assert gc.get_freeze_count() > 0
 
 
 def test_nothing_is_tried_twice(request: pytest.FixtureRequest) -> None:
