@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from loadtests.cluster import processes
+from services.cli import ports
 from services.cli import postgres as postgres_server
 from services.cli import valkey as valkey_server
 from services.cli.ports import free_port
@@ -48,6 +51,21 @@ STORES = frozenset({"postgres", "redis"})
 
 def pytest_configure() -> None:
     WATCH.install()
+    number, count = _place_among_processes()
+    ports.EPHEMERAL_RANGE = part(ports.EPHEMERAL_RANGE, number, count)
+    processes.PORTS = part(processes.PORTS, number, count)
+
+
+def _place_among_processes() -> tuple[int, int]:
+    """Which of how many processes of this run of the tests this is, from 0."""
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return int(number), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def part(numbers: range, number: int, count: int) -> range:
+    """The ports of one process of several. None takes one that another has just found free, or has just given back."""
+    size = len(numbers) // count
+    return numbers[number * size : (number + 1) * size]
 
 
 def pytest_collection_finish() -> None:
@@ -73,6 +91,11 @@ def pytest_runtest_teardown() -> Iterator[None]:
         pytest.fail(f"this test {'; '.join(WATCH.refused)}", pytrace=False)
     if WATCH.leave is not ALL and log_writers():
         pytest.fail("this test has left a log with its thread: close it", pytrace=False)
+    if not gc.get_freeze_count():
+        gc.freeze()
+        pytest.fail(
+            "this test has called gc.unfreeze(): each collection after it walks through all tests", pytrace=False
+        )
 
 
 def _leave_of(item: pytest.Item) -> Leave:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -160,6 +161,15 @@ def test_a_test_that_leaves_the_thread_of_a_log_behind_fails(request: pytest.Fix
     log.close()
 
 
+def test_a_test_that_unfreezes_what_the_collector_need_not_see_fails(request: pytest.FixtureRequest) -> None:
+    ends = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).pytest_runtest_teardown()
+    gc.unfreeze()
+    next(ends)
+    with pytest.raises(pytest.fail.Exception, match="each collection after it"):
+        next(ends)
+    assert gc.get_freeze_count() > 0
+
+
 def test_nothing_is_tried_twice(request: pytest.FixtureRequest) -> None:
     """No plugin for it is locked, none that may be installed besides is asked to act, and no test asks for it."""
     again = re.compile(r"rerun|flaky|retry", re.IGNORECASE)
@@ -173,6 +183,15 @@ def test_nothing_is_tried_twice(request: pytest.FixtureRequest) -> None:
     mark = re.compile(r"mark\.(flaky|alone|stack)\b")
     sources = [path for path in (ROOT / "tests").rglob("*.py") if mark.search(path.read_text(encoding="utf-8"))]
     assert [path for path in sources if path != Path(__file__)] == []
+
+
+def test_processes_of_one_run_of_the_tests_take_ports_of_their_own(request: pytest.FixtureRequest) -> None:
+    part = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).part
+    ports = range(10_000, 20_000)
+    parts = [part(ports, number, 3) for number in range(3)]
+    assert len(set().union(*parts)) == sum(map(len, parts)) == 9_999
+    assert set().union(*parts) < set(ports)
+    assert part(ports, 0, 1) == ports
 
 
 def test_each_file_of_tests_is_in_exactly_one_of_the_two_sets() -> None:

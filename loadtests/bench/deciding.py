@@ -146,13 +146,14 @@ def _repetition(seed: int, offers: int) -> Repetition:
 
 @contextmanager
 def _collector_of_the_router() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     quiet_collector()
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _us(read: Callable[[Repetition], float]) -> Callable[[Repetition], float]:

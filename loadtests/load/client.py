@@ -290,14 +290,19 @@ class Client:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Switch off garbage collection and its pauses: a run's rows are bounded and hold no cycles."""
-    was_on = gc.isenabled()
+    """Switch off garbage collection and its pauses: a run's rows are bounded and hold no cycles.
+
+    What others have frozen stays so: the next collection would walk through all that they keep.
+    """
+    was_on, is_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not is_frozen:
+        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
         if was_on:
             gc.enable()

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from inspect import cleandoc
 from typing import Annotated, Any, TypeVar
@@ -235,6 +235,7 @@ def _refusal(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {"description": ", ".join(outcomes), "content": content}
 
 
+@cache
 def _problem_example(outcome: Outcome) -> Problem:
     _, _, body = problem(Refused(outcome, str(outcome).replace("_", " "), retry_hint_ms=250))
     return msgspec.json.decode(body, type=Problem)
