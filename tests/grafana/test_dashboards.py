@@ -41,6 +41,13 @@ def test_a_query_asks_for_what_that_job_exports(query, name, job):
         assert name in FROM_PROMETHEUS, f"name the job that exports {name}: {query}"
 
 
+def test_a_worker_that_several_routers_know_is_counted_once():
+    """Each router says of each worker whether it is healthy: a sum over all of them counts it as often."""
+    asking = {expr for _, _, expr in panel_queries() if "weir_worker_healthy" in expr}
+    assert 'sum (min by (worker) (weir_worker_healthy{job="router"}))' in asking
+    assert not [expr for expr in asking if "sum (weir_worker_healthy" in expr]
+
+
 @every_panel
 def test_a_panel_asks_a_question_and_explains_itself(panel):
     assert panel["title"].endswith("?")
