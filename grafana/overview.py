@@ -18,7 +18,10 @@ TURNED_AWAY = 'decision!~"admit|degrade"'
 DECISIONS = rate("weir_admission_total", ROUTER)
 PROMISES = rate("weir_requests_total", f'{ROUTER}, outcome=~"served|{BROKEN}"')
 HELD = 'sum (weir_worker_inflight{job="router"})'
-SLOTS = 'sum (weir_worker_slots{job="router"} and on (instance, worker) weir_worker_healthy{job="router"} == 1)'
+SLOTS = (  # each of several routers tells of all slots of a worker
+    'sum (max by (worker) (weir_worker_slots{job="router"}'
+    ' and on (instance, worker) weir_worker_healthy{job="router"} == 1))'
+)
 WASTED = rate("weir_wasted_seconds_total", 'job="worker"')
 USED = 'sum (avg_over_time(weir_worker_inflight{job="worker"}[$__rate_interval]))'
 SERVICES = 'job=~"router|retrieval|worker|governor|storm"'

@@ -20,10 +20,10 @@ NOW = Row(
     (
         Panel(
             "How many workers are healthy?",
-            "Workers that answered the router's last probe and are not ejected. With none, every request is refused "
-            "with no_capacity.",
+            "Workers that answered the last probe of every router and are not ejected. With none, every request is "
+            "refused with no_capacity.",
             "short",
-            (Query(f"sum (weir_worker_healthy{{{FRONT}}})", "healthy"),),
+            (Query(f"sum (min by (worker) (weir_worker_healthy{{{FRONT}}}))", "healthy"),),
             kind="stat",
             width=4,
             thresholds=((0, RED), (1, YELLOW), (2, GREEN)),

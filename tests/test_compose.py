@@ -19,6 +19,8 @@ from services.worker.config import WorkerSettings
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+HA_ROUTERS = ("ha-router-0", "ha-router-1", "ha-router-2")
+HA_WORKERS = ("ha-worker-0", "ha-worker-1", "ha-worker-2", "ha-worker-3")
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "router": RouterSettings,
     "retrieval": RetrievalSettings,
@@ -30,6 +32,8 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "worker-1": WorkerSettings,
     "worker-gpu": WorkerSettings,
     "worker-torch": WorkerSettings,
+    **dict.fromkeys(HA_ROUTERS, RouterSettings),
+    **dict.fromkeys(HA_WORKERS, WorkerSettings),
 }
 MODEL_WORKERS = {"worker-gpu": "gpu", "worker-torch": "torch"}  # and their profiles
 FROM_THE_IMAGE = {
@@ -40,6 +44,8 @@ FROM_THE_IMAGE = {
     "worker-0",
     "worker-1",
     *MODEL_WORKERS,
+    *HA_ROUTERS,
+    *HA_WORKERS,
 }  # their health check is in it
 LEAVES = {"seed", "model", "secrets", "migrate"}
 WITHOUT_HEALTH = LEAVES | {"locust"}
@@ -56,7 +62,7 @@ FROM_A_FILE = {"INTERNAL_TOKEN"}  # INTERNAL_TOKEN_FILE has it, whoever made it
 OF_A_PROXY = {"TLS_CERT_FILE", "TLS_KEY_FILE", "TLS_CLIENT_CA_FILE"}
 """Other containers ask the router over HTTP: a proxy before the published port speaks TLS."""
 OWN_SECRETS = {
-    "router": {"ADMIN_TOKEN"},
+    **{name: {"ADMIN_TOKEN"} for name in ("router", *HA_ROUTERS)},
     "governor": {"GOVERNOR_TOKENS", "GOVERNOR_UPSTREAM_KEY"},
     "retrieval": {"CACHE_KEY_SECRET"},
     "seed": {"CACHE_KEY_SECRET"},
@@ -381,4 +387,4 @@ def test_a_gpu_is_asked_for_by_the_profile_gpu_alone():
 
 
 def test_a_simulated_worker_stays_one_whatever_env_says():
-    assert {SERVICES[name]["environment"]["ENGINE"] for name in ("worker-0", "worker-1")} == {"simulated"}
+    assert {SERVICES[name]["environment"]["ENGINE"] for name in ("worker-0", "worker-1", *HA_WORKERS)} == {"simulated"}

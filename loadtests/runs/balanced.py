@@ -1,17 +1,24 @@
-"""Routers that share their workers, behind HAProxy: what the runs of restarted and of killed routers stand on."""
+"""Routers that share their workers, behind HAProxy: what the runs of restarted and of killed routers stand on.
+
+HAProxy has the configuration of the compose profile `ha`, on this machine's ports.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadtests.cluster.processes import Process, free_ports, until_ready
 from loadtests.cluster.sharing import sharing
 from loadtests.cluster.stand import Server, Shape
+from loadtests.paths import ROOT
 from loadtests.runs.matrix.subjects import haproxy
+
+CONFIG = ROOT / "deploy" / "ha" / "haproxy.cfg"
+TOLD_AS = CONFIG.relative_to(ROOT).as_posix()
+"""For the runs' pages."""
 
 
 @dataclass
@@ -29,10 +36,15 @@ class Balanced:
 
 @asynccontextmanager
 async def balanced(
-    config: Path, shape: Shape, tenants: Sequence[str], routers: int, settings: Mapping[str, str]
+    shape: Shape,
+    tenants: Sequence[str],
+    routers: int,
+    settings: Mapping[str, str],
+    *,
+    connect_retries: int | None = None,
 ) -> AsyncIterator[Balanced]:
-    """Start everything, and stop it afterwards. `config`: HAProxy's, which gets the ports from its environment. Raises
-    RuntimeError if HAProxy is not installed.
+    """Start everything, and stop it afterwards. `connect_retries`: how often HAProxy connects again, if not as often as
+    the configuration says. Raises RuntimeError if HAProxy is not installed.
     """
     program = haproxy()
     if program is None:
@@ -40,10 +52,12 @@ async def balanced(
     async with AsyncExitStack() as stack:
         shared = await stack.enter_async_context(sharing(shape, tenants, routers, settings))
         port, health_port = free_ports(2)
-        env = {"PORT": str(port), "HEALTH_PORT": str(health_port)}
-        env |= {f"ROUTER_{index}": str(urlsplit(router.url).port) for index, router in enumerate(shared.routers)}
-        balancer = Process("haproxy", [str(program), "-db", "-f", str(config)], env, shared.folder)
-        made = Balanced(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{health_port}/all", balancer, shared.routers)
+        env = {"BIND": f"127.0.0.1:{port}", "HEALTH_BIND": f"127.0.0.1:{health_port}", "ROUTERS_NEEDED": str(routers)}
+        env |= {f"ROUTER_{index}": urlsplit(router.url).netloc for index, router in enumerate(shared.routers)}
+        env |= {} if connect_retries is None else {"RETRIES": str(connect_retries)}
+        balancer = Process("haproxy", [str(program), "-db", "-f", str(CONFIG)], env, shared.folder)
+        all_url = f"http://127.0.0.1:{health_port}/health/ready"
+        made = Balanced(f"http://127.0.0.1:{port}", all_url, balancer, shared.routers)
         balancer.start()
         stack.push_async_callback(balancer.stop)
         await made.all_ready()

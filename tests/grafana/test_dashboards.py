@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -39,6 +40,13 @@ def test_a_query_asks_for_what_that_job_exports(query, name, job):
         assert name in exported_by(job) | FROM_PROMETHEUS, query
     else:
         assert name in FROM_PROMETHEUS, f"name the job that exports {name}: {query}"
+
+
+def test_a_worker_that_several_routers_know_is_counted_once():
+    """Each says whether it is healthy, and how many slots it has: a sum over the routers counts it as often."""
+    asking = [expr for _, _, expr in panel_queries() if re.search(r'weir_worker_(healthy|slots)\{job="router"', expr)]
+    assert len(asking) >= 4
+    assert not [expr for expr in asking if re.search(r"sum \(weir_worker_(healthy|slots)\{job=.router", expr)]
 
 
 @every_panel

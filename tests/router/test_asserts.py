@@ -91,7 +91,7 @@ async def started_above_the_cap() -> None:
 
 async def fitted_without_a_place() -> None:
     house = House([worker("one")])
-    house.fleet.take = lambda *_: None  # type: ignore[method-assign, assignment]
+    house.fleet.take = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     house.admit(turn())
 
 

@@ -19,7 +19,7 @@ from loadtests.load.plan import MAX_SECONDS, Plan, Step, Tenant
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from loadtests.runs.balanced import Balanced, balanced
+from loadtests.runs.balanced import TOLD_AS, Balanced, balanced
 from loadtests.runs.failover.judge import Judged, Kill
 from loadtests.runs.judged import judged, typed
 from loadtests.scenarios.distributions import constant
@@ -27,7 +27,6 @@ from loadtests.scenarios.model import Retries
 
 ALL, MAX_KILLS = 12, 60
 SEED = 1
-CONFIG = Path(__file__).with_name("haproxy.cfg")
 ROUTERS = 3
 SHAPE = Shape(workers=4, slots=80, step_ms=150.0, answer_tokens=8)
 STREAM_TOKENS = 64
@@ -41,7 +40,7 @@ START_S, KILL_S = 25.0, 7.0
 
 PAGE = """\
 Three routers that share four workers ({shape}) and exchange through Valkey, behind HAProxy with the configuration
-`loadtests/runs/failover/haproxy.cfg`, all real processes on loopback. One router after the other is killed (SIGKILL)
+`{config}`, all real processes on loopback. One router after the other is killed (SIGKILL)
 and started again, the next one once HAProxy has seen all three ready. An open-loop client sends {streams:g} streams of
 {tokens} tokens and {plain:g} plain requests a second. A plain request whose connection breaks is sent again once; a
 stream is not."""
@@ -66,7 +65,7 @@ def plan_of(seed: int) -> Plan:
 def result(found: Judged) -> Result:
     figures = list(found.figures())
     word = "Not held" if any(figure.held is False for figure in figures) else "Held"
-    page = PAGE.format(shape=SHAPE, streams=STREAMS_PER_S, plain=PLAIN_PER_S, tokens=STREAM_TOKENS)
+    page = PAGE.format(config=TOLD_AS, shape=SHAPE, streams=STREAMS_PER_S, plain=PLAIN_PER_S, tokens=STREAM_TOKENS)
     hit = sum(found.hit.values())
     verdict = f"**{word}: {hit:,} of {found.sent:,} requests hit by {len(found.kills)} kills.**"
     return Result("A killed router", {"failover": figures}, [verdict, page, figures_table(figures), MEANING])
@@ -76,7 +75,7 @@ async def play(kills: int, seed: int, say: Say, *, before_s: float = BEFORE_S) -
     """Kill routers under load. Raises StandError, and RuntimeError without HAProxy."""
     plan, killed, streams = plan_of(seed), [], [0]
     settings = {"MAX_INFLIGHT": str(SHAPE.all_slots), "MAX_SOURCE_SHARE": "1"}
-    async with balanced(CONFIG, SHAPE, ("plain", "streams"), ROUTERS, settings) as made:
+    async with balanced(SHAPE, ("plain", "streams"), ROUTERS, settings) as made:
         client = Client(plan, made.url, asks(plan))
         load = asyncio.create_task(client.run())
         try:

@@ -24,13 +24,12 @@ from loadtests.report.figure import Figure, at_least, at_most
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from loadtests.runs.balanced import Balanced, balanced
+from loadtests.runs.balanced import TOLD_AS, Balanced, balanced
 from loadtests.runs.judged import judged, typed
 from loadtests.scenarios.distributions import constant
 
 ALL, MAX_RESTARTS = 50, 200
 SEED = 1
-CONFIG = Path(__file__).with_name("haproxy.cfg")
 ROUTERS = 2
 SHAPE = Shape(workers=2, slots=8, step_ms=10.0, answer_tokens=8)
 PER_S = {"whole": 25.0, "streams": 10.0}
@@ -47,7 +46,7 @@ START_S, RESTART_S = 5.0, 4.0
 
 PAGE = """\
 Two routers that share their workers ({shape}) and exchange through Valkey, behind HAProxy with the configuration
-`loadtests/runs/rolling/haproxy.cfg`, all real processes on loopback. HAProxy probes `/health/ready` every 200 ms and
+`{config}`, all real processes on loopback. HAProxy probes `/health/ready` every 200 ms and
 sends nothing to a router after two answers of 503. The routers are restarted in turn by SIGTERM, each once HAProxy has
 seen both ready again; `DRAIN_DELAY_S` is {delay_s:g} and `DRAIN_TIMEOUT_S` {timeout_s:g}. Meanwhile an open-loop client
 sends {whole:g} unary requests and {streams:g} streams a second. HAProxy does not retry, not even a connection, so that
@@ -95,7 +94,7 @@ class Counted:
 def result(counted: Counted) -> Result:
     figures = list(counted.figures())
     word = "Not held" if any(figure.held is False for figure in figures) else "Held"
-    page = PAGE.format(shape=SHAPE, delay_s=DRAIN_DELAY_S, timeout_s=DRAIN_TIMEOUT_S, **PER_S)
+    page = PAGE.format(config=TOLD_AS, shape=SHAPE, delay_s=DRAIN_DELAY_S, timeout_s=DRAIN_TIMEOUT_S, **PER_S)
     verdict = f"**{word}: {counted.lost.total():,} of {counted.sent:,} requests lost in {counted.restarts} restarts.**"
     return Result("Rolling restart", {"rolling": figures}, [verdict, page, figures_table(figures), MEANING])
 
@@ -116,7 +115,7 @@ async def play(restarts: int, seed: int, say: Say) -> Counted:
     """Restart routers under load. Raises StandError, and RuntimeError without HAProxy."""
     over, plan, counted = asyncio.Event(), plan_of(seed), Counted(restarts)
     settings = {"DRAIN_DELAY_S": str(DRAIN_DELAY_S), "DRAIN_TIMEOUT_S": str(DRAIN_TIMEOUT_S)}
-    async with balanced(CONFIG, SHAPE, tuple(PER_S), ROUTERS, settings) as made:
+    async with balanced(SHAPE, tuple(PER_S), ROUTERS, settings, connect_retries=0) as made:
         load = asyncio.create_task(Client(plan, made.url, _until(over, asks(plan))).run())
         began = perf_counter()
         try:

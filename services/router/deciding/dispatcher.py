@@ -296,7 +296,7 @@ class Dispatcher:
         taken, parsed = self.cap.try_take(), request.parsed
         if not request.affinity:
             request.affinity = affinity(parsed.messages, parsed.prompt)
-        request.worker = self.fleet.take(request)
+        request.worker = self.fleet.take(request, found=True)
         assert taken, f"{request!r} was started above MAX_INFLIGHT: {self!r}"
         assert request.worker is not None, f"{request!r} fitted, and found no place: {self!r}"
 

@@ -114,8 +114,11 @@ class Fleet:
                     return True
         return False
 
-    def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
-        """Choose a worker and take a slot at it, in one step; None if there is none."""
+    def take(self, request: InferenceRequest, excluding: Worker | None = None, *, found: bool = False) -> Worker | None:
+        """Choose a worker and take a slot at it, in one step; None if there is none.
+
+        `found`: in this step of the loop `room` has found a slot, which is taken as it was then.
+        """
         candidates = self._candidates.get(request.model)
         if candidates is None:
             return None

@@ -47,8 +47,12 @@ class LeasedFleet(Fleet):
         self.lapse()
         return super().room(pool)
 
-    def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
-        self.lapse()
+    def take(self, request: InferenceRequest, excluding: Worker | None = None, *, found: bool = False) -> Worker | None:
+        """A slot that was found is taken as of that look. The clock has gone on since, and a lease that has ended
+        meanwhile might as well have ended while the request is under way: the worker counts that request too.
+        """
+        if not found:
+            self.lapse()
         worker = super().take(request, excluding)
         if worker is not None and worker.lease is not None:
             worker.lease.start(self._now)

@@ -44,6 +44,12 @@ def targets(config: str) -> dict[tuple[str, str], str]:
     }
 
 
+def looked_for_by_name() -> dict[str, list[dict[str, Any]]]:
+    """By job, what Prometheus asks the resolver for."""
+    jobs = read("grafana/prometheus.yml")["scrape_configs"]
+    return {job["job_name"]: job["dns_sd_configs"] for job in jobs if "dns_sd_configs" in job}
+
+
 def test_both_configurations_know_the_same_instances():
     exported = {(job, job) for job in EXPORTERS}  # only the containers have exporters
     assert targets(CONFIGS[0]).keys() - exported == targets(CONFIGS[1]).keys()
@@ -59,18 +65,22 @@ def test_in_containers_each_instance_is_a_service_at_its_metrics_port():
     assert exported == {name: f"{name}:{services[name]['environment']['EXPORTER_PORT']}" for name in exported}
 
 
-def test_workers_that_come_with_a_profile_are_looked_for_by_name():
+@pytest.mark.parametrize(("job", "variable"), [("router", "ROUTER_NAME"), ("worker", "WORKER_NAME")])
+def test_what_comes_with_a_profile_is_looked_for_by_name(job, variable):
     services = read("docker-compose.yml")["services"]
-    (looked_for,) = (
-        discovery
-        for job in read("grafana/prometheus.yml")["scrape_configs"]
-        for discovery in job.get("dns_sd_configs", [])
-    )
-    optional = {name for name, service in services.items() if "WORKER_NAME" in service.get("environment", {})} - {
+    (looked_for,) = looked_for_by_name()[job]
+    optional = {name for name, service in services.items() if variable in service.get("environment", {})} - {
         instance for _, instance in targets("prometheus.yml")
     }
     assert set(looked_for["names"]) == optional
     assert {services[name]["environment"]["METRICS_PORT"] for name in optional} == {looked_for["port"]}
+
+
+def test_nothing_else_is_looked_for_by_name_and_what_is_found_is_called_by_it():
+    assert looked_for_by_name().keys() == {"router", "worker"}
+    renamed = {"source_labels": ["__meta_dns_name"], "regex": "(.+)", "target_label": "instance"}
+    for job in read("grafana/prometheus.yml")["scrape_configs"]:
+        assert job.get("relabel_configs", []) == ([renamed] if "dns_sd_configs" in job else [])
 
 
 def test_embedded_each_instance_is_at_its_default_port():

@@ -9,6 +9,7 @@ import pytest
 
 from services.core.leases.messages import Ask
 from services.core.leases.times import LINGER_S
+from services.router.workers.leasedfleet import LeasedFleet
 from services.router.workers.leaselink import LeaseLink
 from tests.router.sharedrig import SERVICE_S, Shared, floods, sharing
 from tests.virtual import run
@@ -44,6 +45,22 @@ def test_streams_are_answered_and_their_slots_change_hands() -> None:
             answers = await asyncio.gather(*(router.chat(stream=True) for router in shared.routers for _ in range(4)))
             assert [answer.status_code for answer in answers] == [200] * 8
             assert all(answer.text.rstrip().endswith("[DONE]") for answer in answers)
+
+    run(main)
+
+
+def test_a_process_that_stands_still_between_its_look_at_the_leases_and_a_start_loses_no_request() -> None:
+    async def main() -> None:
+        async with sharing(routers=1, workers=1, slots=1) as shared:
+            (router,) = shared.routers
+            assert await router.ask() == 200
+            assert router.lent == [1], "the slot lingers"
+            fleet, later_s = router.dispatcher.fleet, iter((0.0, 60.0))
+            assert isinstance(fleet, LeasedFleet)
+            clock = fleet._clock
+            fleet._clock = lambda: clock() + next(later_s, 0.0)
+            assert await router.ask() == 200
+            assert router.dispatcher.cap.inflight == 0
 
     run(main)
 

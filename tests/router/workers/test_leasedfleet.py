@@ -83,6 +83,18 @@ def test_a_retry_takes_no_slot_of_a_lease_that_has_ended() -> None:
     assert lent.fleet.take(asked(), None) is None, "without a look at the room before"
 
 
+def test_a_slot_that_was_found_is_taken_though_its_lease_ends_in_between() -> None:
+    """A busy machine may stop the process there for longer than the lease has left."""
+    lent = Lent()
+    lent.lend(2)
+    lent.now = 0.98 * TTL_S
+    assert lent.fleet.room("m")
+    lent.now = TTL_S
+    assert lent.fleet.take(asked(), found=True) is lent.workers[0]
+    assert not lent.fleet.room("m"), "the next look finds that it has ended"
+    assert lent.fleet.take(asked()) is None
+
+
 def test_the_lease_that_ends_first_ends_alone() -> None:
     lent = Lent(2)
     lent.lend(1, worker=0)
