@@ -43,6 +43,8 @@ from services.worker.spans import steps
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
+LEASE = "/lease"
+"""Each router calls it some times a second."""
 EXAMPLES = (
     GenerateRequest(id="r-1", tenant="acme", deadline_ms=2000.0, max_tokens=64, prompt="Why is the sky blue?"),
     InferRequest(prompt="Why is the sky blue?", max_tokens=64),
@@ -139,8 +141,8 @@ class WorkerApi:
         answers = pushed["responses"]
         answers[200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
         answers[409] = {**answers[400], "description": "older_epoch"}
-        routes = {("POST", "/lease"): self.lease, ("GET", "/lease/{router}"): self.grants}
-        add_native(api, routes, {"/lease": granted, "/lease/{router}": pushed})
+        routes = {("POST", LEASE): self.lease, ("GET", "/lease/{router}"): self.grants}
+        add_native(api, routes, {LEASE: granted, "/lease/{router}": pushed})
 
     def ready(self) -> Readiness:
         """Ready while the engine loop runs. A full worker is ready: it rejects at once with `yield`."""
