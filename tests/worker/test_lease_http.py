@@ -216,12 +216,16 @@ def test_an_answer_to_a_request_without_an_ask_has_no_grant() -> None:
     lending(scenario)
 
 
-def test_an_answer_that_fails_after_its_first_token_carries_the_grant() -> None:
+def test_an_answer_that_fails_after_its_first_token_has_its_grant_pushed() -> None:
     async def scenario(site: Site) -> None:
-        await site.asks(1)
-        reply = await site.generates("r", 5000, deadline_ms=300, lease=site.ask())
-        failed = json.loads(reply.text.splitlines()[-1])
-        assert (failed["event"], failed["code"], failed["lease"]["may"]) == ("failed", "deadline_exceeded", 1)
+        async with site.stream() as grants:
+            await site.asks(1)
+            reply = await site.generates("r", 5000, deadline_ms=300, lease=site.ask())
+            failed = json.loads(reply.text.splitlines()[-1])
+            assert (failed["event"], failed["code"], "lease" in failed) == ("failed", "deadline_exceeded", False)
+            pushed = await line_of(grants)
+            assert (pushed["may"], pushed["echo"]) == (1, [5, 2])
+            assert site.book.running == 0
 
     lending(scenario)
 
