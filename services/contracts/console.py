@@ -180,7 +180,7 @@ class LeaseNow(msgspec.Struct, frozen=True):
 
     worker: str
     up: bool
-    lent: int
+    borrowed: int
     in_flight: int
     slots: int  # of the worker, over all routers
     recalled: bool  # slots that are not in use are wanted back

@@ -54,8 +54,15 @@ def sharing() -> dict[str, Any]:
         "classes": classes,
     }  # fmt: skip
     leases = [
-        {"worker": f"worker-{number}", "up": True, "lent": lent, "in_flight": 3, "slots": SLOTS, "recalled": False}
-        for number, lent in enumerate((5, 3))
+        {
+            "worker": f"worker-{number}",
+            "up": True,
+            "borrowed": borrowed,
+            "in_flight": 3,
+            "slots": SLOTS,
+            "recalled": False,
+        }
+        for number, borrowed in enumerate((5, 3))
     ]
     return {"router": "router-1", "pools": [pool], "other_pools": 0, "leases": leases, "other_leases": 0}
 

@@ -81,8 +81,8 @@ class Lease {
   update(lease) {
     setClass(this.root, "down", !lease.up);
     setText(this.state, leaseOf(lease));
-    setText(this.lent, `${count(lease.lent)} of ${count(lease.slots)}`);
-    setShare(this.lent, "--share", lease.slots > 0 ? lease.lent / lease.slots : 0);
+    setText(this.lent, `${count(lease.borrowed)} of ${count(lease.slots)}`);
+    setShare(this.lent, "--share", lease.slots > 0 ? lease.borrowed / lease.slots : 0);
     setText(this.inFlight, count(lease.in_flight));
   }
 }

@@ -57,7 +57,7 @@ def _lease(worker: Json) -> LeaseNow:
     return LeaseNow(
         worker=worker["name"],
         up=worker["up"],
-        lent=worker["lent"],
+        borrowed=worker["lent"],
         in_flight=worker["in_flight"],
         slots=worker["slots"],
         recalled=worker["recalled"],

@@ -77,7 +77,7 @@ class ValkeyExchanges:
             raise StoreFault(f"{type(error).__name__}: {error}") from error
 
 
-async def routers_heard(client: Redis, pool: str, within_s: float) -> set[str]:
+async def routers_calling(client: Redis, pool: str, within_s: float) -> set[str]:
     """The names of the routers that have called the exchange of this pool within so many seconds; it changes nothing.
 
     Two routers of one name are one here. Raises StoreFault.
@@ -88,6 +88,6 @@ async def routers_heard(client: Redis, pool: str, within_s: float) -> set[str]:
         seconds, microseconds = await client.time()
         state = {} if packed is None else msgspec.msgpack.decode(packed, type=dict[str, Any])
         levels, now = state.get("levels") or {}, seconds + microseconds / 1e6
-        return {name for name, (heard_at, *_) in levels.items() if now - heard_at <= within_s}
+        return {name for name, (called_at, *_) in levels.items() if now - called_at <= within_s}
     except (RedisError, OSError, msgspec.MsgspecError, TypeError, ValueError, AttributeError) as error:
         raise StoreFault(f"{type(error).__name__}: {error}") from error

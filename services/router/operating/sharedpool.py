@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from services.contracts.finding import ProductionFinding
 from services.router.config import RouterSettings
 from services.router.leases.fault import StoreFault
-from services.router.leases.store import routers_heard
+from services.router.leases.store import routers_calling
 from services.router.upstreams.weir import WeirUpstream
 from services.router.workers.connect import connect
 from services.router.workers.fleet import Fleet
@@ -30,13 +30,13 @@ from services.runtime.upstream import UpstreamError
 from services.runtime.valkey import redis_client
 
 WITHIN_S = 3.0
-HEARD_WITHIN_S = 2.0
+CALLED_WITHIN_S = 2.0
 """A router that is alone calls once a second."""
 MIN_VERSION = 5
 NAMED = 5
 """Workers that a finding names."""
-LENDS = HTTPStatus.METHOD_NOT_ALLOWED
-OLD = HTTPStatus.NOT_FOUND
+HAS_LEASES = HTTPStatus.METHOD_NOT_ALLOWED
+HAS_NONE = HTTPStatus.NOT_FOUND
 
 WHY_STORE = "without it a tenant behind several routers may count as several tenants"
 WHY_NAME = "of two routers with one name only one gets slots"
@@ -45,13 +45,13 @@ WHY_SLOTS = "each router counts its own requests there: together they send as ma
 
 
 class Seen(NamedTuple):
-    """What was found. `store`: the answer to INFO, or why there was none. `heard`: routers that call its exchange, or
+    """What was found. `store`: the answer to INFO, or why there was none. `callers`: routers that call its exchange, or
     why they are not known. `runs_here`: a router listens on ROUTER_PORT. `leases`: by Weir worker, the status of
     `GET /lease`, or why there was none.
     """
 
     store: Mapping[str, Any] | str
-    heard: Collection[str] | str
+    callers: Collection[str] | str
     runs_here: bool
     leases: Mapping[str, int | str]
 
@@ -106,9 +106,9 @@ def _name(settings: RouterSettings, seen: Seen) -> ProductionFinding:
     name, several = settings.own_name, settings.router_processes > 1
     own = {f"{name}-{index}" for index in range(settings.router_processes)} if several else {name}
     shown = name if settings.router_name else f"{name}, the host's name"
-    if isinstance(seen.heard, str):
-        return ProductionFinding("router name", "skip", f"{shown}; other routers are not known: {seen.heard}")
-    others, same = sorted(set(seen.heard) - own), sorted(own & set(seen.heard))
+    if isinstance(seen.callers, str):
+        return ProductionFinding("router name", "skip", f"{shown}; other routers are not known: {seen.callers}")
+    others, same = sorted(set(seen.callers) - own), sorted(own & set(seen.callers))
     beside = f"beside {_list(others)}" if others else "no other router calls the exchange"
     if same and not seen.runs_here:
         found = f"{shown}: no router runs here, and one with this name calls the exchange; {beside}"
@@ -119,9 +119,9 @@ def _name(settings: RouterSettings, seen: Seen) -> ProductionFinding:
 def _leases(found: Mapping[str, int | str]) -> Iterator[ProductionFinding]:
     if not found:
         return
-    lending = [name for name, answer in found.items() if answer == LENDS]
-    old = [name for name, answer in found.items() if answer == OLD]
-    silent = {name: answer for name, answer in found.items() if answer not in (LENDS, OLD)}
+    lending = [name for name, answer in found.items() if answer == HAS_LEASES]
+    old = [name for name, answer in found.items() if answer == HAS_NONE]
+    silent = {name: answer for name, answer in found.items() if answer not in (HAS_LEASES, HAS_NONE)}
     if old:
         seen = f"{_list(old)}: 404 to /lease, older than leases"
         yield ProductionFinding("leases", "fail", seen, WHY_LEASES, "upgrade the workers before the routers")
@@ -160,11 +160,11 @@ async def look(settings: RouterSettings, log: Log) -> Seen:
         shared = [worker for worker in workers if worker.is_shared]
         pools = dict.fromkeys(worker.pools[0] for worker in shared if worker.pools)
         statuses = await asyncio.gather(*(_lease_status(worker) for worker in shared))
-        store, heard = await _ask_store(settings.exchange_url, list(pools))
+        store, callers = await _ask_store(settings.exchange_url, list(pools))
     finally:
         await prober.stop()
     leases = {worker.name: status for worker, status in zip(shared, statuses, strict=True)}
-    return Seen(store, heard, await _listens(settings), leases)
+    return Seen(store, callers, await _listens(settings), leases)
 
 
 async def _lease_status(worker: Worker) -> int | str:
@@ -186,17 +186,17 @@ async def _ask_store(url: str, pools: Sequence[str]) -> tuple[Mapping[str, Any] 
     except (RedisError, OSError) as error:
         return f"{type(error).__name__}: {error}", "the store does not answer"
     else:
-        return info, await _heard(client, pools)
+        return info, await _calling(client, pools)
     finally:
         with suppress(RedisError, OSError):
             await client.aclose()
 
 
-async def _heard(client: Any, pools: Sequence[str]) -> Collection[str] | str:
+async def _calling(client: Any, pools: Sequence[str]) -> Collection[str] | str:
     if not pools:
         return "no Weir worker says what it serves"
     try:
-        return set().union(*[await routers_heard(client, pool, HEARD_WITHIN_S) for pool in pools])
+        return set().union(*[await routers_calling(client, pool, CALLED_WITHIN_S) for pool in pools])
     except StoreFault as error:
         return str(error)
 

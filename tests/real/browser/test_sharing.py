@@ -109,7 +109,7 @@ def test_a_lease_that_is_down_and_an_old_exchange_are_shown_and_said(look: Look,
     fake.sharing = shown()
     page = look().open(fake.url)
     page.wait_for_selector("#sharing:not([hidden])")
-    fake.sharing["leases"][1] |= {"up": False, "lent": 0}
+    fake.sharing["leases"][1] |= {"up": False, "borrowed": 0}
     fake.sharing["pools"][0] |= {"exchange_age_s": 3.4, "exchange_stale": True}
     page.wait_for_selector("#lease-rows tr.down")
     page.wait_for_selector("#sharing-pools li.down")

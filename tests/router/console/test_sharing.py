@@ -63,9 +63,9 @@ def test_two_routers_show_between_them_every_slot_of_the_workers_and_what_each_w
                 assert of.wanted > 0
                 assert of.level > 0.0
                 assert [lease.slots for lease in each.leases] == [2, 2]
-                assert all(lease.up and lease.in_flight <= lease.lent for lease in each.leases)
+                assert all(lease.up and lease.in_flight <= lease.borrowed for lease in each.leases)
             for leases in zip(*(each.leases for each in seen), strict=True):
-                assert 0 < sum(lease.lent for lease in leases) <= 2, "of one worker"
+                assert 0 < sum(lease.borrowed for lease in leases) <= 2, "of one worker"
 
     run(main)
 

@@ -35,7 +35,7 @@ class Case(NamedTuple):
     severity: str
     says: str
     store: Mapping[str, Any] | str = STORE
-    heard: Collection[str] | str = ("r0", "r1")
+    callers: Collection[str] | str = ("r0", "r1")
     runs_here: bool = True
     leases: Mapping[str, int | str] = {"w0": 405, "w1": 405}
     settings: Mapping[str, Any] = {}
@@ -47,18 +47,18 @@ CASES = [
     Case("exchange", "ok", "Redis 5.0", store={**STORE, "redis_version": 5.0}),
     Case("exchange", "fail", "Redis 4.0.14", store={**STORE, "redis_version": "4.0.14"}),
     Case("exchange", "fail", "a replica", store={**STORE, "role": "slave"}),
-    Case("exchange", "fail", "Timeout", store="Timeout", heard="the store does not answer"),
+    Case("exchange", "fail", "Timeout", store="Timeout", callers="the store does not answer"),
     Case("exchange memory", "ok", "noeviction"),
     Case("exchange memory", "warn", "allkeys-lru", store={**STORE, "maxmemory_policy": "allkeys-lru"}),
     Case("router name", "ok", "r1; beside r0"),
-    Case("router name", "ok", "no other router calls the exchange", heard=()),
-    Case("router name", "ok", "r1; beside r0", heard=("r0",), runs_here=False),
+    Case("router name", "ok", "no other router calls the exchange", callers=()),
+    Case("router name", "ok", "r1; beside r0", callers=("r0",), runs_here=False),
     Case("router name", "fail", "one with this name calls the exchange; beside r0", runs_here=False),
-    Case("router name", "fail", "no other router", heard=("r1",), runs_here=False),
-    Case("router name", "fail", "", heard=("r1-3",), runs_here=False, settings={"router_processes": 4}),
+    Case("router name", "fail", "no other router", callers=("r1",), runs_here=False),
+    Case("router name", "fail", "", callers=("r1-3",), runs_here=False, settings={"router_processes": 4}),
     Case("router name", "ok", "beside r0, r1", runs_here=False, settings={"router_processes": 4}),
     Case("router name", "ok", "the host's name", settings={"router_name": ""}),
-    Case("router name", "skip", "the store does not answer", heard="the store does not answer"),
+    Case("router name", "skip", "the store does not answer", callers="the store does not answer"),
     Case("leases", "ok", "2 of 2 Weir workers lend"),
     Case("leases", "fail", "w1: 404 to /lease, older than leases", leases={"w0": 405, "w1": 404}),
     Case("leases", "fail", "w0 (401), w1 (it hung up)", leases={"w0": 401, "w1": "it hung up"}),
@@ -67,7 +67,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.check} {case.severity} {case.says}" for case in CASES])
 def test_each_verdict(case: Case) -> None:
-    seen = Seen(case.store, case.heard, case.runs_here, case.leases)
+    seen = Seen(case.store, case.callers, case.runs_here, case.leases)
     found = next(
         each
         for each in verdicts(settings(**case.settings), seen)

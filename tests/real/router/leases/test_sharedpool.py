@@ -8,8 +8,8 @@ from typing import Any
 
 from services.core.leases.exchange import ClassLevel, UsageReport
 from services.router.config import RouterSettings
-from services.router.leases.store import ValkeyExchange, routers_heard
-from services.router.operating.sharedpool import HEARD_WITHIN_S, look, verdicts
+from services.router.leases.store import ValkeyExchange, routers_calling
+from services.router.operating.sharedpool import CALLED_WITHIN_S, look, verdicts
 from services.runtime.log import Log
 from services.runtime.valkey import redis_client
 
@@ -20,14 +20,14 @@ def test_the_routers_that_call_are_heard_and_those_that_have_stopped_are_not(red
     async def main() -> None:
         client = redis_client(redis_url, timeout_s=10, connections=1, socket_timeout_s=10)
         exchange = ValkeyExchange(client, "m")
-        assert await routers_heard(client, "m", HEARD_WITHIN_S) == set()
+        assert await routers_calling(client, "m", CALLED_WITHIN_S) == set()
         for name in ("r0", "r1"):
             await exchange.call(UsageReport(name, (1, 1), "", (ClassLevel("default", 1.0, None),), ()))
         await exchange.call(UsageReport("r2", (1, 1), "", (), ()))
         keys = await client.keys("*")
-        assert await routers_heard(client, "m", HEARD_WITHIN_S) == {"r0", "r1", "r2"}
-        assert await routers_heard(client, "other", HEARD_WITHIN_S) == set()
-        assert await routers_heard(client, "m", -1.0) == set(), "nobody has called in the future"
+        assert await routers_calling(client, "m", CALLED_WITHIN_S) == {"r0", "r1", "r2"}
+        assert await routers_calling(client, "other", CALLED_WITHIN_S) == set()
+        assert await routers_calling(client, "m", -1.0) == set(), "nobody has called in the future"
         assert await client.keys("*") == keys
         await client.aclose()
 
