@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
@@ -13,7 +14,7 @@ from services.core.elsewhere import STALE_S
 from services.router.console.sharing import MAX_CLASSES, MAX_POOLS, sharing_now
 from services.router.console.tables import MAX_WORKERS
 from tests.router.rig import FakeWorker, answer, standing
-from tests.router.sharedrig import SharedRouter, floods, sharing
+from tests.router.sharedrig import floods, sharing
 from tests.virtual import run
 
 
@@ -32,8 +33,8 @@ def state(**pool: Any) -> dict[str, Any]:
     return {"router": "r1", "pools": [of | pool], "workers": [worker]}
 
 
-async def frame(router: SharedRouter) -> Frame:
-    async with router.client.stream("GET", "/console/events") as events:
+async def frame(client: httpx2.AsyncClient) -> Frame:
+    async with client.stream("GET", "/console/events") as events:
         name = ""
         async for line in events.aiter_lines():
             if line.startswith("event: "):
@@ -54,7 +55,7 @@ def test_two_routers_show_between_them_every_slot_of_the_workers_and_what_each_w
             one, other = shared.routers
             async with floods((one, "a", 12), (other, "b", 12)):
                 await asyncio.sleep(3.0)
-                seen = [told(await frame(router)) for router in shared.routers]
+                seen = [told(await frame(router.client)) for router in shared.routers]
             assert [each.router for each in seen] == ["r0", "r1"]
             for each in seen:
                 (pool,) = each.pools
@@ -76,7 +77,7 @@ def test_without_the_store_the_exchange_is_stale() -> None:
             assert await shared.routers[0].ask() == 200
             shared.store.gone = True
             await asyncio.sleep(STALE_S + 0.5)
-            (pool,) = told(await frame(shared.routers[0])).pools
+            (pool,) = told(await frame(shared.routers[0].client)).pools
             assert pool.exchange_stale
             assert pool.exchange_age_s is not None
             assert pool.exchange_age_s > STALE_S
@@ -86,11 +87,10 @@ def test_without_the_store_the_exchange_is_stale() -> None:
 
 def test_a_router_that_is_alone_says_nothing_of_sharing() -> None:
     async def main() -> None:
-        async with standing(FakeWorker(answer)) as stand, stand.client.stream("GET", "/console/events") as events:
-            async for line in events.aiter_lines():
-                if line.startswith('data: {"seq"'):
-                    assert "sharing" not in msgspec.json.decode(line[6:])
-                    return
+        async with standing(FakeWorker(answer)) as stand:
+            seen = await frame(stand.client)
+            assert seen.sharing is msgspec.UNSET
+            assert "sharing" not in msgspec.to_builtins(seen)
 
     run(main)
 
