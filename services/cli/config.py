@@ -77,6 +77,10 @@ class LabSettings(ServiceSettings):
     postgres_url: str = Field("", description="your own PostgreSQL; if set, none is embedded")
     redis_url: str = Field("", description="your own Redis or Valkey; if set, none is embedded")
 
+    exchange_url: str = Field(
+        "", description="Redis or Valkey through which several routers share their workers; empty: the router is alone"
+    )
+
     @property
     def folder(self) -> Path:
         return self.data_dir.expanduser().absolute()

@@ -20,6 +20,7 @@ from services.cli.errors import LabError
 from services.cli.internal import token_of
 from services.cli.lease import running_stack
 from services.cli.ports import taken
+from services.cli.routerprograms import several_routers
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 STYLES = {
@@ -36,7 +37,8 @@ def doctor(settings: LabSettings, console: Console) -> int:
 
 
 async def examine(settings: LabSettings) -> list[Finding]:
-    return [*machine(settings), *await stores(settings), *await services(settings)]
+    shared = await asyncio.to_thread(several_routers, settings)
+    return [*machine(settings), *await stores(settings), *await services(settings), *shared]
 
 
 def machine(settings: LabSettings) -> list[Finding]:

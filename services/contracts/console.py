@@ -153,6 +153,49 @@ class WorkerNow(msgspec.Struct, frozen=True):
     requests: list[RunningNow]
 
 
+class SharedClassNow(msgspec.Struct, frozen=True):
+    """A class at one of several routers: its level and turn, in tokens per unit of weight, and the slots it wants."""
+
+    name: str
+    level: float
+    lowest: float | None  # of the routers that wait; None: not known
+    turn: float
+    wanted: int
+    light: int  # of these, for tenants that ask for less than their share
+
+
+class SharedPoolNow(msgspec.Struct, frozen=True):
+    """A pool that several routers share. `exchange_age_s` is None before the store's first answer."""
+
+    name: str
+    routers: int
+    exchange_age_s: float | None
+    exchange_stale: bool  # so old that the router decides by its own figures
+    planned_slots: int
+    classes: list[SharedClassNow]
+
+
+class LeaseNow(msgspec.Struct, frozen=True):
+    """What one worker lends to this router."""
+
+    worker: str
+    up: bool
+    borrowed: int
+    in_flight: int
+    slots: int  # of the worker, over all routers
+    recalled: bool  # slots that are not in use are wanted back
+
+
+class SharingNow(msgspec.Struct, frozen=True):
+    """What one of several routers has borrowed. `router` is its name."""
+
+    router: str
+    pools: list[SharedPoolNow]
+    other_pools: int
+    leases: list[LeaseNow]
+    other_leases: int
+
+
 class Decision(msgspec.Struct, frozen=True):
     """A decision about a request. `n` rises by one with each, so that a viewer can skip those it has."""
 
@@ -169,7 +212,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The router at one moment."""
+    """The router at one moment. `sharing` is absent unless it is one of several."""
 
     seq: int
     at_ms: int
@@ -192,6 +235,7 @@ class Frame(msgspec.Struct, frozen=True):
     decisions: list[Decision]
     decided: int
     decisions_left_out: int
+    sharing: SharingNow | msgspec.UnsetType = msgspec.UNSET
 
 
 class Moment(msgspec.Struct, frozen=True):

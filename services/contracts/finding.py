@@ -1,4 +1,4 @@
-"""Router -> `weir doctor --production`: what one check of a deployment found, as a JSON list on standard output."""
+"""Router -> `weir doctor`: what one check of a deployment found, as a JSON list on standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity = Literal["ok", "skip", "warn", "fail"]
 
 
 class ProductionFinding(msgspec.Struct, frozen=True):
-    """`fail`: dangerous before a fleet. `why` it matters and the `remedy` belong to warn and fail only."""
+    """`fail`: to be mended before a fleet. `why` it matters and the `remedy` belong to warn and fail only."""
 
     check: str
     severity: Severity

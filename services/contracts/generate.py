@@ -87,12 +87,11 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done", omit_defa
     lease: LeaseGrant | None = None  # only if the request had an ask
 
 
-class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed", omit_defaults=True):
+class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     """The last event of an incomplete answer. `code` is one of the codes of `runtime.errors`."""
 
     code: str
     message: str
-    lease: LeaseGrant | None = None
 
 
 Event = Token | Done | Failed

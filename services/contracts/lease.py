@@ -2,7 +2,7 @@
 
 `POST /lease` takes an ask and answers with a grant. `GET /lease/{router}?epoch=...` answers 200 with grants as lines of
 JSON (`application/x-ndjson`), one whenever a slot is lent or recalled; its end is the end of the lease. An ask also
-goes with each request (`GenerateRequest.lease`), and a grant with each answer (`Done.lease`, `Failed.lease`).
+goes with each request (`GenerateRequest.lease`), and a grant with each complete answer (`Done.lease`).
 
 Values are absolute: a repeated, late or lost message is harmless. `services/core/leases` says what they do.
 """

@@ -128,13 +128,13 @@ def build(
     more = storm_routes(settings)
     if lab:
         more["POST", POLICY] = switching(switches)
-    console = console_routes(pipeline, log, lab=lab, key=None if lab else admin_key, more=more)
+    sharing = None if leasing is None else partial(sharing_state, leasing)
+    console = console_routes(pipeline, log, lab=lab, key=None if lab else admin_key, more=more, sharing=sharing)
     hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, examples=EXAMPLES, instead=INSTEAD)
     add_health(api, "router", ready, drain)
     add_routes(api, pipeline, hot)
     apart = api if lab else new_api("Weir console", "The operator's console.")  # on the metrics listener
     add_native(apart, console, {})
-    sharing = None if leasing is None else partial(sharing_state, leasing)
     admin = AdminRoutes(dispatcher, tenants, drain, switches, log, admin_key, sharing)
     console_app = None if lab else Service("console", apart, log=log, drain=drain, rng=rng)
 

@@ -1,10 +1,12 @@
 """`python -m services.router.production`: what `operating/production.py` finds, for `weir doctor --production`.
 
-It reads settings and files as the router would, under the limits of this process, and opens nothing. Exit status 0.
+It reads settings and files as the router would, under the limits of this process, and opens nothing, but for one of
+several routers, whose store and workers it asks (`several.py`). Exit status 0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 
@@ -34,7 +36,15 @@ def examine(read: Callable[..., RouterSettings], machine: Machine) -> list[Produ
         open_files=open_files_needed(settings, upstream_connections(settings)),
         machine=machine,
     )
-    return findings(deployment)
+    return findings(deployment) + _several(settings)
+
+
+def _several(settings: RouterSettings) -> list[ProductionFinding]:
+    if not settings.several_routers:
+        return []
+    from services.router.several import findings_of  # a client library that a lone router does not load
+
+    return asyncio.run(findings_of(settings))
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from random import Random
 
@@ -31,7 +31,8 @@ class Service:
 
     `api` has every route. `hot` maps (METHOD, path) to handlers that answer an exchange without `api`, start without a
     task, and call `become_task` before they wait. `headers` are sent with every answer; their block `always` may be
-    replaced at run time. `rng` makes request ids; by default the operating system does.
+    replaced at run time. `rng` makes request ids; by default the operating system does. Requests to `quiet` routes are
+    logged at DEBUG, as those to the health routes are.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Service:
         headers: Headers = (),
         hot: Mapping[tuple[str, str], Handler] | None = None,
         rng: Random | None = None,
+        quiet: Iterable[str] = (),
     ) -> None:
         self.name = name
         self.api = api
@@ -52,6 +54,7 @@ class Service:
         self.tracer: Tracer | None = None
         self.always = block(headers)
         self._hot = dict(hot or {})
+        self._quiet = frozenset([*HEALTH_ROUTES, *quiet])
         self._id_prefix = f"{ids_of(rng)(6)}-"
         self._id_numbers = count(1)
         self._encoded: dict[tuple[str, str, int], bytes] = {}
@@ -121,10 +124,10 @@ class Service:
             exchange.trace.attributes["weir.id"] = exchange.id
             end_of_request(exchange.trace, exchange.method, exchange.scheme, route, status, now, fields)
             fields["trace_id"] = exchange.trace.trace_id
-        key, id = (exchange.method, route, status), exchange.id.encode("ascii")
-        took_ms = (now - exchange.began_at) * 1000
-        prefix = b'"id":"%b",%b,"ms":%.2f' % (id, self._encoded.get(key) or self._encode(key), took_ms)
-        self.log.write("DEBUG" if route in HEALTH_ROUTES else "INFO", "request", fields, prefix)
+        key = exchange.method, route, status
+        what = self._encoded.get(key) or self._encode(key)
+        prefix = b'"id":"%b",%b,"ms":%.2f' % (exchange.id.encode("ascii"), what, (now - exchange.began_at) * 1000)
+        self.log.write("DEBUG" if route in self._quiet else "INFO", "request", fields, prefix)
 
     def _encode(self, key: tuple[str, str, int]) -> bytes:
         """Log fields that many requests share. At most MAX_CACHED_PATHS are cached: clients choose some of them."""

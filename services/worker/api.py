@@ -3,7 +3,7 @@
 The status of a stream is sent with the first token. A request that ends earlier gets a status of its own (429, 503,
 504), so the router can retry it. A request that ends later gets a `failed` event, and the stream ends.
 
-The last event carries the grant of the request's end. One that no event has carried is pushed on the router's stream.
+The event `done` carries the grant of the request's end. Of every other end the grant is pushed on the router's stream.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from services.worker.spans import steps
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
+LEASE = "/lease"
+"""Each router calls it some times a second."""
 EXAMPLES = (
     GenerateRequest(id="r-1", tenant="acme", deadline_ms=2000.0, max_tokens=64, prompt="Why is the sky blue?"),
     InferRequest(prompt="Why is the sky blue?", max_tokens=64),
@@ -139,8 +141,8 @@ class WorkerApi:
         answers = pushed["responses"]
         answers[200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
         answers[409] = {**answers[400], "description": "older_epoch"}
-        routes = {("POST", "/lease"): self.lease, ("GET", "/lease/{router}"): self.grants}
-        add_native(api, routes, {"/lease": granted, "/lease/{router}": pushed})
+        routes = {("POST", LEASE): self.lease, ("GET", "/lease/{router}"): self.grants}
+        add_native(api, routes, {LEASE: granted, "/lease/{router}": pushed})
 
     def ready(self) -> Readiness:
         """Ready while the engine loop runs. A full worker is ready: it rejects at once with `yield`."""
@@ -153,7 +155,7 @@ class WorkerApi:
         job = await self._admit(exchange, _read_generate)
         try:
             await (self._send_stream if job.sequence.request.stream else self._send_whole)(exchange, job)
-            if exchange.complete:
+            if exchange.complete and isinstance(job.stream.ending, Done):
                 job.loan.grant = None  # the last event carried it
         finally:
             self._loop.abandon(job)  # no effect if the job has ended
@@ -311,14 +313,14 @@ def _refused(dropped: Dropped) -> Refused:
 
 
 def _last_event(ending: Done | Dropped, job: Job) -> Done | Failed:
-    grant = _grant_of(job)
     if isinstance(ending, Dropped):
-        return Failed(ending.code, ending.message, grant)
+        return Failed(ending.code, ending.message)
+    grant = _grant_of(job)
     return ending if grant is None else msgspec.structs.replace(ending, lease=grant)
 
 
 def _grant_of(job: Job) -> LeaseGrant | None:
-    """The grant of the request's end, for its last event."""
+    """The grant of the request's end, for its event `done`."""
     return None if job.loan.grant is None else wire_grant(job.loan.grant)
 
 

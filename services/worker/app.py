@@ -17,7 +17,7 @@ from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 from services.worker import child, engine_wire
-from services.worker.api import EXAMPLES, WorkerApi
+from services.worker.api import EXAMPLES, LEASE, WorkerApi
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
@@ -75,7 +75,7 @@ def build(
     routes.add_to(api)
     if also is not None:
         also(loop, api)
-    service = Service(settings.worker_name, api, log=log, drain=drain, rng=rng)
+    service = Service(settings.worker_name, api, log=log, drain=drain, rng=rng, quiet=[LEASE])
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
     token = settings.shared_token
     return from_settings(

@@ -1,8 +1,8 @@
 """The engine loop: admit sequences, compute one step, deliver its tokens (docs/architecture/mechanisms/batching.md).
 
-`core.batcher` decides which requests start and the engine computes. This module owns the clock, the timers and how a
-request ends: its ticket is finished once, which frees its queue place, slot, memory, timer and id at once. The token
-that the running step still computes for it is discarded.
+`core.batcher` decides which requests start and the engine computes. This module owns the clock and the timers. A
+request ends once (`endings.py`), which frees its queue place, slot, memory, timer and id at once. The token that the
+running step still computes for it is discarded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from services.core.batcher import BatchFormer, Fire, Waiting
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, WeirError, place_of
 from services.runtime.log import Log
-from services.worker.engine import FinishReason, Sequence, Step
+from services.worker.endings import Endings
+from services.worker.engine import Sequence, Step
 from services.worker.engine_executor import EngineDied, EngineExecutor
 from services.worker.engine_restart import restart_engine
 from services.worker.job import Job
@@ -24,7 +25,7 @@ from services.worker.lending import Lending, Loan
 from services.worker.metrics import WorkerMetrics
 from services.worker.pace import EnginePace
 from services.worker.stops import StopFilter
-from services.worker.stream import AnswerStream, Dropped
+from services.worker.stream import AnswerStream
 from services.worker.ticket import Ticket
 
 HINT_JITTER = 0.2  # requests rejected at the same time should not retry at the same time
@@ -58,6 +59,7 @@ class EngineLoop:
         self._chance = chance
         self._stream_buffer_tokens = stream_buffer_tokens
         self._stall_s = stall_s
+        self._endings = Endings(self.pace, metrics, stream_buffer_tokens)
         self._jobs: dict[str, Job] = {}
         self._running: dict[Sequence, Job] = {}
         self._reserved_tokens = 0  # by running sequences
@@ -142,7 +144,7 @@ class EngineLoop:
         )
         job.ticket.hold(partial(self.lending.give_back, loan))  # first, so that it is released last: the slot is free
         self._jobs[job.id] = job
-        timer = asyncio.get_running_loop().call_at(deadline, self._deadline_passed, job)
+        timer = asyncio.get_running_loop().call_at(deadline, self._endings.deadline_passed, job)
         job.ticket.hold(partial(self._forget, job, timer))
         taken = self._scheduler.offer(self._waiting(job), self.running)
         assert taken, f"there was a place for {job.id}, and is none: {self!r}"
@@ -158,14 +160,14 @@ class EngineLoop:
 
     def abandon(self, job: Job) -> None:
         """The client has disconnected. No effect on a job that has ended."""
-        self._drop(job, Outcome.CLIENT_GONE, "the client disconnected")
+        self._endings.drop(job, Outcome.CLIENT_GONE, "the client disconnected")
 
     def cancel(self, id: str) -> bool:
         """Abandon a request by its id. False if no such request is queued or running."""
         job = self._jobs.get(id)
         if job is None:
             return False
-        self._drop(job, Outcome.CLIENT_GONE, "the request was cancelled")
+        self._endings.drop(job, Outcome.CLIENT_GONE, "the request was cancelled")
         return True
 
     def predicted_wait_s(self) -> float:
@@ -219,7 +221,7 @@ class EngineLoop:
                 continue
             decision = self._scheduler.decide(_now(), self.running, self.free_tokens)
             for waiting in decision.expired:
-                self._deadline_passed(waiting.item)
+                self._endings.deadline_passed(waiting.item)
             if isinstance(decision, Fire):
                 self._start_batch([waiting.item for waiting in decision.admit])
             if self._running:
@@ -291,24 +293,26 @@ class EngineLoop:
                 self._deliver_token(job, text, now)
         for sequence, reason in step.finished:
             if (job := self._running.get(sequence)) is not None:
-                self._finish(job, reason, now)
+                self._endings.finish(job, reason, now)
         for sequence, why in step.lost:
             if (job := self._running.get(sequence)) is not None:
-                self._drop(job, Outcome.NO_CAPACITY, f"this worker could not continue the request: {why}", waste="lost")
+                self._endings.drop(
+                    job, Outcome.NO_CAPACITY, f"this worker could not continue the request: {why}", waste="lost"
+                )
         if self.executor.slots != self._scheduler.slots or step.lost:
             self._follow_engine()
 
     def _deliver_token(self, job: Job, text: str, now: float) -> None:
         if now >= job.deadline:
-            self._deadline_passed(job)
+            self._endings.deadline_passed(job)
             return
         if job.first_token_at is None:
             job.first_token_at = now
         shown = job.stops.feed(text)
         if shown and not job.stream.put(shown):
-            self._stalled(job)
+            self._endings.stalled(job)
         elif job.stops.stopped:
-            self._finish(job, "stop", now)
+            self._endings.finish(job, "stop", now)
 
     # Engine failures
 
@@ -322,12 +326,14 @@ class EngineLoop:
         self.lending.resize(0 if self.draining else self.executor.slots)
         for job in list(self._jobs.values()):
             if job.started_at is None and job.sequence.reserved_tokens > self.executor.kv_tokens:
-                self._drop(job, Outcome.NO_CAPACITY, "this worker's memory has shrunk, and the request does not fit")
+                self._endings.drop(
+                    job, Outcome.NO_CAPACITY, "this worker's memory has shrunk, and the request does not fit"
+                )
 
     def _engine_failed(self, doing: str, error: Exception, jobs: list[Job]) -> None:
         self._log.error("the engine failed", doing=doing, requests=len(jobs), traceback=place_of(error))
         for job in jobs:
-            self._drop(job, Outcome.INTERNAL, f"the engine failed to {doing}; the worker's log says why")
+            self._endings.drop(job, Outcome.INTERNAL, f"the engine failed to {doing}; the worker's log says why")
 
     async def _replace_engine(self, why: str) -> None:
         """Fail the running requests, reject the queued ones, and restart the engine for as long as that takes."""
@@ -336,50 +342,14 @@ class EngineLoop:
         self._metrics.engine_restarts.inc()
         self._log.error("replacing the engine", why=why, requests=self.running, waiting=len(self._scheduler))
         for job in list(self._running.values()):
-            self._drop(
+            self._endings.drop(
                 job, Outcome.INTERNAL, f"the engine failed while it processed this request: {why}", code=ENGINE_DIED
             )
         for waiting in self._scheduler.flush():
-            self._drop(waiting.item, Outcome.NO_CAPACITY, NO_ENGINE)
+            self._endings.drop(waiting.item, Outcome.NO_CAPACITY, NO_ENGINE)
         await restart_engine(self.executor, self._log, self._chance)
         self.replacing = False
         self._follow_engine()
-
-    # Endings
-
-    def _finish(self, job: Job, reason: FinishReason, now: float) -> None:
-        held_back = job.stops.flush()
-        if held_back and not job.stream.put(held_back):
-            self._stalled(job)
-        elif job.ticket.finish(Outcome.SERVED):
-            self.pace.served(job.held_s(now))
-            self._metrics.requests[Outcome.SERVED].inc()
-            job.stream.end(job.done(reason, now))
-
-    def _drop(self, job: Job, outcome: Outcome, message: str, *, waste: str = "", code: str = "") -> None:
-        """End a request without an answer. `waste` labels its wasted slot time; the default is the outcome."""
-        if not job.ticket.finish(outcome):
-            return
-        self._metrics.requests[outcome].inc()
-        if job.started_at is not None:
-            held_s = job.held_s(_now())
-            self.pace.served(held_s)
-            self._metrics.wasted(waste or outcome.value, held_s, job.sequence.completion_tokens)
-        job.stream.end(Dropped(outcome, message, code))
-
-    def _deadline_passed(self, job: Job) -> None:
-        if job.started_at is not None:
-            done = f"{job.sequence.completion_tokens} tokens had been computed"
-            self._drop(job, Outcome.DEADLINE_EXCEEDED, f"the deadline passed while the request ran; {done}")
-        elif _now() < job.deadline:
-            why = f"{job.sequence.unread_tokens} tokens of the prompt cannot be processed in the remaining time"
-            self._drop(job, Outcome.DEADLINE_EXPIRED, why)
-        else:
-            self._drop(job, Outcome.DEADLINE_EXPIRED, "the deadline passed while the request waited for a slot")
-
-    def _stalled(self, job: Job) -> None:
-        behind = f"the client is more than {self._stream_buffer_tokens} tokens behind"
-        self._drop(job, Outcome.CLIENT_GONE, f"{behind}; read faster, or set stream: false", waste="write_stall")
 
     # Shutdown
 
@@ -388,7 +358,9 @@ class EngineLoop:
         self.draining = True
         self.lending.leave()
         for waiting in self._scheduler.flush():
-            self._drop(waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started")
+            self._endings.drop(
+                waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started"
+            )
         loop = asyncio.get_running_loop()
         self._grace = loop.call_later(grace_s, self._drop_all, "this worker shut down before the answer's end")
 
@@ -406,7 +378,7 @@ class EngineLoop:
 
     def _drop_all(self, message: str) -> None:
         for job in list(self._jobs.values()):
-            self._drop(job, Outcome.DRAINING, message)
+            self._endings.drop(job, Outcome.DRAINING, message)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """The loop's task ended. If it failed, fail every request, since nothing would serve them."""
@@ -416,7 +388,7 @@ class EngineLoop:
         self._log.error("the engine loop stopped", traceback="" if error is None else place_of(error))
         self.lending.resize(0)
         for job in list(self._jobs.values()):
-            self._drop(job, Outcome.INTERNAL, "the worker's engine loop stopped; its log says why")
+            self._endings.drop(job, Outcome.INTERNAL, "the worker's engine loop stopped; its log says why")
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "alive" if self.alive else "stopped"

@@ -1,4 +1,5 @@
-"""`weir doctor --production`: what the router's program answers is shown, and decides the exit status."""
+"""`weir doctor --production`, and what the doctor says of several routers: what the router's programs answer is shown,
+and decides the exit status."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from services.cli.checks import FindingLevel
+from services.cli.config import LabSettings
 from services.cli.errors import LabError
-from services.cli.production import COMMAND, production
+from services.cli.production import production
+from services.cli.routerprograms import PRODUCTION, SEVERAL, several_routers
 from services.contracts.finding import ProductionFinding
 
 OK = ProductionFinding("lab mode", "ok", "TENANTS_FILE=t")
@@ -22,7 +26,7 @@ FAIL = ProductionFinding("admin", "fail", "no token", "every program may drain w
 
 def shown(*found: ProductionFinding) -> tuple[int, str]:
     def answers(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-        assert tuple(command) == COMMAND
+        assert tuple(command) == PRODUCTION
         return subprocess.CompletedProcess(command, 0, msgspec.json.encode(found), b"")
 
     out = io.StringIO()
@@ -60,3 +64,25 @@ def test_a_router_that_cannot_be_asked_is_a_sentence(error: Exception) -> None:
 
     with pytest.raises(LabError, match="could not be asked"):
         production(Console(file=io.StringIO()), fails)
+
+
+def lab(**values: object) -> LabSettings:
+    return LabSettings(_env_file=None, **values)  # type: ignore[call-arg]
+
+
+def test_one_of_several_routers_is_judged_by_the_routers_program_too() -> None:
+    def answers(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        assert tuple(command) == SEVERAL
+        return subprocess.CompletedProcess(command, 0, msgspec.json.encode([WARN]), b"")
+
+    (found,) = several_routers(lab(exchange_url="redis://x"), answers)
+    assert (found.what, found.level, found.why) == ("TLS", FindingLevel.WARN, "keys can be read")
+    assert several_routers(lab(), answers) == [], "a router that is alone"
+
+
+def test_a_program_that_cannot_be_asked_about_several_routers_is_a_finding() -> None:
+    def fails(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, 1, b"", b"Error: no\n")
+
+    (found,) = several_routers(lab(exchange_url="redis://x"), fails)
+    assert (found.level, found.remedy) == (FindingLevel.FAIL, "Error: no")

@@ -43,6 +43,30 @@ def frame(world: World, epoch_ms: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def sharing() -> dict[str, Any]:
+    """What a router shows of its leases: the second of two, in one pool."""
+    classes = [
+        {"name": "default", "level": 48_210.5, "lowest": 48_000.0, "turn": 51_000.0, "wanted": 12, "light": 2},
+        {"name": "batch", "level": 9_300.0, "lowest": None, "turn": 50_100.0, "wanted": 0, "light": 0},
+    ]
+    pool = {
+        "name": "weir-sim", "routers": 2, "exchange_age_s": 0.13, "exchange_stale": False, "planned_slots": 8,
+        "classes": classes,
+    }  # fmt: skip
+    leases = [
+        {
+            "worker": f"worker-{number}",
+            "up": True,
+            "borrowed": borrowed,
+            "in_flight": 3,
+            "slots": SLOTS,
+            "recalled": False,
+        }
+        for number, borrowed in enumerate((5, 3))
+    ]
+    return {"router": "router-1", "pools": [pool], "other_pools": 0, "leases": leases, "other_leases": 0}
+
+
 def latency(world: World) -> dict[str, Any]:
     took = sorted(took_s for at_s, took_s in world.recent if at_s > world.now_s - 1)
     if not took:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.console import Frame, Hello, RequestLife
-from tests.console.pictures import HELLO, frame, life
+from tests.console.pictures import HELLO, frame, life, sharing
 from tests.console.world import World
 
 
@@ -39,6 +39,7 @@ def test_its_frames_lives_and_greeting_are_those_of_the_contract() -> None:
     world.policy["admission"] = False
     spoken(HELLO, Hello)
     spoken(frame(world, 1.8e12), Frame)
+    spoken(frame(world, 1.8e12) | {"sharing": sharing()}, Frame)
     assert world.lives
     for asked in world.lives.values():
         spoken(life(world, asked), RequestLife)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from services.runtime.log import Log
 from services.runtime.serve import Process, running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
@@ -59,10 +61,10 @@ class Site:
                 await asyncio.sleep(0.01)
 
 
-def lending(scenario: Callable[[Site], Awaitable[None]], **settings: Any) -> None:
+def lending(scenario: Callable[[Site], Awaitable[None]], log: Log | None = None, **settings: Any) -> None:
     async def main() -> None:
         chosen = {"sim_time_scale": 0.5, "log_level": "ERROR", "drain_timeout_s": 5.0, "max_batch_size": 2, **settings}
-        process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, **chosen))
+        process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, **chosen), log=log)
         async with running(process, bind=bind):
             base = f"http://127.0.0.1:{process.bound_port}"
             async with httpx2.AsyncClient(base_url=base, timeout=60) as client:
@@ -128,6 +130,20 @@ def test_bad_input_names_its_field() -> None:
         assert site.book.leases() == []
 
     lending(scenario)
+
+
+def test_asks_are_logged_as_quietly_as_looks_at_the_health() -> None:
+    lines = io.BytesIO()
+
+    async def scenario(site: Site) -> None:
+        await site.asks(1)
+        await site.client.get("/health")
+        await site.generates("r", lease=site.ask())
+
+    lending(scenario, log=Log("worker", "DEBUG", lines, threaded=False))
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    levels = {line["path"]: line["level"] for line in logged if line["event"] == "request"}
+    assert levels == {"/lease": "DEBUG", "/health": "DEBUG", "/generate": "INFO"}
 
 
 def test_the_routes_need_the_token_of_the_inner_services() -> None:
@@ -200,12 +216,16 @@ def test_an_answer_to_a_request_without_an_ask_has_no_grant() -> None:
     lending(scenario)
 
 
-def test_an_answer_that_fails_after_its_first_token_carries_the_grant() -> None:
+def test_an_answer_that_fails_after_its_first_token_has_its_grant_pushed() -> None:
     async def scenario(site: Site) -> None:
-        await site.asks(1)
-        reply = await site.generates("r", 5000, deadline_ms=300, lease=site.ask())
-        failed = json.loads(reply.text.splitlines()[-1])
-        assert (failed["event"], failed["code"], failed["lease"]["may"]) == ("failed", "deadline_exceeded", 1)
+        async with site.stream() as grants:
+            await site.asks(1)
+            reply = await site.generates("r", 5000, deadline_ms=300, lease=site.ask())
+            failed = json.loads(reply.text.splitlines()[-1])
+            assert (failed["event"], failed["code"], "lease" in failed) == ("failed", "deadline_exceeded", False)
+            pushed = await line_of(grants)
+            assert (pushed["may"], pushed["echo"]) == (1, [5, 2])
+            assert site.book.running == 0
 
     lending(scenario)
 

@@ -2,7 +2,7 @@
  * The page, put together. Frames come from the stream; the newest one is painted when the browser next paints, however
  * many came meanwhile. Only the falling marks move between frames.
  *
- *     stream -> history -> paint: reading, gates, lines, workers, ladder, charts, decisions
+ *     stream -> history -> paint: reading, gates, lines, workers, sharing, ladder, charts, decisions
  *     bench  -> start, stop, runs            policies -> switches            life -> one request
  */
 
@@ -19,6 +19,7 @@ import { Life } from "./life.js";
 import { Lines } from "./lines.js";
 import { Policies } from "./policies.js";
 import { Reading } from "./reading.js";
+import { Sharing } from "./sharing.js";
 import { Access, Stream } from "./stream.js";
 import { Colours, Tenants } from "./tenants.js";
 import { Theme } from "./theme.js";
@@ -38,7 +39,7 @@ class Console {
     const onPick = (id) => this.life.open(id);
     this.gates = new Gates(this.tenants, this.colours, onPick);
     this.reading = new Reading(this.announcer);
-    this.parts = [new Lines(this.tenants), new Workers(this.tenants, onPick), new Ladder()];
+    this.parts = [new Lines(this.tenants), new Workers(this.tenants, onPick), new Sharing(this.announcer), new Ladder()];
     this.charts = new Charts(this.tenants, this.colours);
     this.decisions = new Decisions(this.tenants, onPick);
     this.bench = new Bench(this.access, this.announcer, this.tenants);

@@ -6,8 +6,10 @@ cover less than a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
+
+from msgspec import UNSET
 
 from services.contracts.console import (
     Decision,
@@ -22,6 +24,7 @@ from services.contracts.console import (
 )
 from services.core.policies import Policies
 from services.core.snapshot import PoolSnapshot
+from services.router.console.sharing import Json, sharing_now
 from services.router.console.tables import look, other_tenants, tenant_row, worker_row
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.request import InferenceRequest
@@ -39,11 +42,21 @@ STALE_S = 1.0
 
 
 class Feed:
-    def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics, journal: Journal, drain: Drain) -> None:
+    """`sharing`: what a router that shares its workers adds to its state."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        journal: Journal,
+        drain: Drain,
+        sharing: Callable[[], Json] | None = None,
+    ) -> None:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._journal = journal
         self._drain = drain
+        self._sharing = sharing
         self._began_at_ms = unix_milliseconds()
         self._seq = 0
         self._decided = 0
@@ -80,6 +93,7 @@ class Feed:
             decisions=decisions,
             decided=journal.decided,
             decisions_left_out=left_out,
+            sharing=UNSET if self._sharing is None else sharing_now(self._sharing()),
         )
 
     def _totals(self) -> Totals:

@@ -7,7 +7,7 @@ tenant, so they are only on the metrics listener, behind the admin token.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -16,6 +16,7 @@ from services.console.files import Files
 from services.console.guard import guarded
 from services.contracts.console import Hello
 from services.router.console.feed import MAX_DECISIONS, Feed
+from services.router.console.sharing import Json
 from services.router.console.tables import MAX_TENANTS, MAX_WORKERS
 from services.router.console.timeline import timeline
 from services.router.operating.adminkey import AdminKey
@@ -32,10 +33,20 @@ POLICY = "/console/policy"
 
 
 def console_routes(
-    pipeline: Pipeline, log: Log, *, lab: bool, key: AdminKey | None, more: Mapping[tuple[str, str], Handler]
+    pipeline: Pipeline,
+    log: Log,
+    *,
+    lab: bool,
+    key: AdminKey | None,
+    more: Mapping[tuple[str, str], Handler],
+    sharing: Callable[[], Json] | None,
 ) -> Routes:
-    """(METHOD, path) -> handler. `more`: further routes. `key` protects all but the page's files, which ask for it."""
-    handlers = _Handlers(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
+    """(METHOD, path) -> handler. `more`: further routes. `key` protects all but the page's files, which ask for it.
+
+    `sharing`: what a router that shares its workers adds to its state.
+    """
+    storm, policy = _has(more, "/console/storm"), _has(more, POLICY)
+    handlers = _Handlers(pipeline, log, lab=lab, storm=storm, policy=policy, sharing=sharing)
     files = Files()
     protected: Routes = {
         ("GET", "/console/events"): handlers.fanout.watch,
@@ -75,10 +86,19 @@ def _behind(key: AdminKey, handler: Handler) -> Handler:
 class _Handlers:
     """Handlers of the stream and of a request's timeline."""
 
-    def __init__(self, pipeline: Pipeline, log: Log, *, lab: bool, storm: bool, policy: bool) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        log: Log,
+        *,
+        lab: bool,
+        storm: bool,
+        policy: bool,
+        sharing: Callable[[], Json] | None,
+    ) -> None:
         self._pipeline = pipeline
         self._encoder = msgspec.json.Encoder()
-        self._feed = Feed(pipeline.dispatcher, pipeline.metrics, pipeline.journal, pipeline.drain)
+        self._feed = Feed(pipeline.dispatcher, pipeline.metrics, pipeline.journal, pipeline.drain, sharing)
         hello = self._encoder.encode(
             Hello(lab, storm, policy, MAX_TENANTS, MAX_WORKERS, MAX_DECISIONS, round(EVERY_S * 1000))
         )

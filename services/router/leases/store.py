@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -29,11 +30,16 @@ SOCKET_TIMEOUT_S = 1.0
 """For opening a connection; a call has less."""
 
 
+def keys_of(pool: str) -> list[str]:
+    """The keys of a pool, in the order of PARTS."""
+    return [f"{PREFIX}{{{pool}}}:{part}" for part in PARTS]
+
+
 class ValkeyExchange:
     """One pool's exchange. `client` bounds every wait (`services/runtime/valkey.py`); the caller bounds the call."""
 
     def __init__(self, client: Redis, pool: str) -> None:
-        self.keys = [f"{PREFIX}{{{pool}}}:{part}" for part in PARTS]
+        self.keys = keys_of(pool)
         self._client = client
         self._run_script = client.register_script(SCRIPT)
         self._encode = msgspec.msgpack.Encoder().encode
@@ -69,3 +75,19 @@ class ValkeyExchanges:
             await self._client.aclose()
         except (RedisError, OSError) as error:
             raise StoreFault(f"{type(error).__name__}: {error}") from error
+
+
+async def routers_calling(client: Redis, pool: str, within_s: float) -> set[str]:
+    """The names of the routers that have called the exchange of this pool within so many seconds; it changes nothing.
+
+    Two routers of one name are one here. Raises StoreFault.
+    """
+    (key, *_) = keys_of(pool)
+    try:
+        packed = cast("bytes | None", await client.get(key))
+        seconds, microseconds = await client.time()
+        state = {} if packed is None else msgspec.msgpack.decode(packed, type=dict[str, Any])
+        levels, now = state.get("levels") or {}, seconds + microseconds / 1e6
+        return {name for name, (called_at, *_) in levels.items() if now - called_at <= within_s}
+    except (RedisError, OSError, msgspec.MsgspecError, TypeError, ValueError, AttributeError) as error:
+        raise StoreFault(f"{type(error).__name__}: {error}") from error

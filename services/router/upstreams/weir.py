@@ -90,6 +90,13 @@ class WeirUpstream:
             raise UpstreamError(f"/lease answered {reply.status}")
         return _granted(body)
 
+    async def lease_status(self) -> int:
+        """The status of `GET /lease`, which asks for nothing: 405 of a worker that lends, 404 of an older one."""
+        reply = await self._pool.request(b"GET", b"/lease")
+        with reply:
+            await reply.read(MAX_PROBLEM_BYTES)
+        return reply.status
+
     async def grants(self, router: str, epoch: int) -> WeirGrants:
         target = b"/lease/%b?epoch=%d" % (router.encode("ascii"), epoch)
         reply = await self._pool.request(b"GET", target)

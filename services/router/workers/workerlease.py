@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.contracts.lease import LeaseAsk, LeaseGrant
+from services.core.leases.borrower import Wants
 from services.core.leases.messages import Ask, Grant
 from services.core.leases.poolleases import PoolLeases
 from services.runtime.leasewire import grant_of, wire_ask
@@ -34,11 +35,22 @@ class WorkerLease:
         return wire_ask(leases.borrower.ask_with_request(now, self.name, leases.last_wants))
 
     def end(self, now: float, sent: LeaseGrant | None) -> None:
-        """A request ended there, with the grant of its answer if there was one."""
+        """A request ended there, with the grant of its answer if there was one.
+
+        Without one its slot goes back, and the ask that says so says what waits: else the slot would be idle until the
+        wants are repeated.
+        """
         leases, grant = self.leases, None if sent is None else grant_of(sent)
         is_ahead = leases.borrower.is_large and leases.level.is_ahead()
         for _, ask in leases.borrower.end(now, self.name, grant, is_ahead=is_ahead):
-            self._send(ask)
+            self._send(ask if grant is not None else ask._replace(wants=self._wants()))
+
+    def _wants(self) -> Wants:
+        """What waits and could start there; in a large pool, where other workers are asked too, one of each class."""
+        wants = self.leases.last_wants if self.holding.usable else ()
+        if not self.leases.borrower.is_large:
+            return wants
+        return tuple([want._replace(requests=1, light=min(1, want.light)) for want in wants])
 
     def receive(self, now: float, grant: Grant) -> bool:
         """A grant that came alone. False: it is an old one."""

@@ -30,7 +30,10 @@ STEP_S = 0.05
 
 
 class Fake:
-    """Its switches are for tests: `silent` stops frames, `closed` refuses the stream, `token` asks for one."""
+    """Its switches are for tests: `silent` stops frames, `closed` refuses the stream, `token` asks for one.
+
+    `sharing` is what it shows as one of several routers; None: it is alone.
+    """
 
     def __init__(self) -> None:
         self.world = World()
@@ -39,6 +42,7 @@ class Fake:
         self.silent = False
         self.closed = False
         self.token: str | None = None
+        self.sharing: dict[str, Any] | None = None
         self.hello: dict[str, Any] = dict(HELLO)
         self.viewers = 0
         self.url = ""
@@ -102,14 +106,17 @@ class Fake:
         try:
             while not self.closed:
                 if not self.silent:
-                    data = json.dumps(frame(self.world, self.epoch_ms))
-                    await answer.write(f"event: frame\ndata: {data}\n\n".encode())
+                    await answer.write(f"event: frame\ndata: {json.dumps(self._frame())}\n\n".encode())
                 await asyncio.sleep(self.hello["frame_ms"] / 1000)
         except ConnectionError:
             pass  # it has looked enough
         finally:
             self.viewers -= 1
         return answer
+
+    def _frame(self) -> dict[str, Any]:
+        found = frame(self.world, self.epoch_ms)
+        return found if self.sharing is None else found | {"sharing": self.sharing}
 
     async def _life(self, request: web.Request) -> web.StreamResponse:
         asked = self.world.lives.get(request.match_info["id"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from services.core.leases.messages import Ask
-from services.core.leases.times import LINGER_S
+from services.core.leases.times import LINGER_S, WANT_EVERY_S
 from services.router.workers.leasedfleet import LeasedFleet
 from services.router.workers.leaselink import LeaseLink
 from tests.router.sharedrig import SERVICE_S, Shared, floods, sharing
@@ -210,6 +210,34 @@ def test_a_request_whose_client_leaves_frees_its_slot_for_the_other_router() -> 
             assert asyncio.get_running_loop().time() - began < SERVICE_S + 0.1
 
     run(main)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_slot_whose_client_leaves_is_used_again_by_what_waits_without_a_pause(slots: int) -> None:
+    """Nothing else happens meanwhile that would tell the worker what waits."""
+
+    async def main() -> None:
+        async with sharing(routers=2, workers=1, slots=slots) as shared:
+            one = shared.routers[0]
+            loop = asyncio.get_running_loop()
+
+            def asking(tokens: int) -> asyncio.Task[int]:
+                return loop.create_task(one.ask(tokens=tokens, deadline_ms=60_000))
+
+            long = [asking(1000) for _ in range(slots)]
+            await asyncio.sleep(0.2)
+            waiting = [asking(1) for _ in range(3)]
+            await asyncio.sleep(0.05 + WANT_EVERY_S)
+            assert len(one.dispatcher.waiting) == 3
+            long[0].cancel()
+            await asyncio.sleep(0.01)
+            assert len(one.dispatcher.waiting) == 2, "one has started"
+            await asyncio.wait(waiting)
+            for request in long[1:]:
+                request.cancel()
+            await asyncio.gather(*long, return_exceptions=True)
+
+    run(main())
 
 
 def test_a_router_offers_no_slot_that_it_has_just_given_back() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from services.core.choices import SchedulerSettings
-from services.core.leases.messages import Ask, Grant
+from services.core.leases.borrower import SMALL_POOL
+from services.core.leases.messages import Ask, Grant, Want
 from services.core.leases.poolleases import PoolLeases
 from services.core.scheduler import Scheduler
 from services.router.workers.leasedfleet import LeasedFleet
@@ -113,6 +116,33 @@ def test_a_slot_that_the_answer_takes_away_is_not_used_again() -> None:
     lent.fleet.give_back(lent.workers[0], first)
     assert not lent.fleet.room("m"), "it brought no grant, so its slot was given back"
     assert [ask.keep for ask in lent.sent] == [0]
+
+
+@pytest.mark.parametrize(("workers", "wanted"), [(1, (7, 3)), (SMALL_POOL, (7, 3)), (SMALL_POOL + 1, (1, 1))])
+def test_a_slot_that_goes_back_says_what_waits_for_it_and_in_a_large_pool_no_more_than_that_slot(
+    workers: int, wanted: tuple[int, int]
+) -> None:
+    lent = Lent(workers)
+    lent.lend(1)
+    first = asked()
+    assert lent.fleet.take(first) is lent.workers[0]
+    lent.leases.last_wants = (Want("default", 7, 3, 1.0, 1.0),)
+    lent.fleet.give_back(lent.workers[0], first)
+    (ask,) = lent.sent
+    assert ask.keep == 0
+    assert [(want.requests, want.light) for want in ask.wants] == [wanted]
+
+
+def test_a_worker_that_gets_no_requests_is_asked_for_nothing_when_a_slot_goes_back() -> None:
+    lent = Lent()
+    lent.lend(1)
+    first = asked()
+    assert lent.fleet.take(first) is lent.workers[0]
+    lent.workers[0].held_back = True
+    lent.fleet.looked(lent.workers[0])
+    lent.leases.last_wants = (Want("default", 7, 3, 1.0, 1.0),)
+    lent.fleet.give_back(lent.workers[0], first)
+    assert [ask.wants for ask in lent.sent] == [()]
 
 
 def test_a_worker_that_rests_or_is_held_back_is_not_asked_and_its_slots_count_for_nothing() -> None:
