@@ -1,22 +1,22 @@
-"""How far a router's rings have come, on one clock for all routers of a pool.
+"""How far a router has come in each class, in one measure for all routers of a pool.
 
-    level = given + offset             of the ring of tenants in one class, `given` being its virtual time (`ring.py`)
-    V     = the lowest level of the routers that wait in this class
-    turn  = what the class was served by all routers / its weight
+    tag     of a tenant: what all routers served it, per unit of weight, and at least V when it begins to wait
+    level   of a router: the tag of the tenant whose turn is next there
+    V       virtual time: the lowest tag of the tenants that wait steadily; the highest tag served while none does
+    turn    of a class: what all routers served it / its weight
 
-Rings are charged for what is served elsewhere, so `given` goes on at the rate of the whole pool, at a router that
-serves a tenant's every request as at one that serves half of them. A router that begins to wait is set to V: it
-saves nothing up while it has no work (start-time fair queueing; DSFQ, FAST 2007). A ring without work follows V, or
-the debts of its tenants would stand still while the others' are paid. A router that is more than two quanta ahead of V
-has used slots that others should have had.
+This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share: the exchange
+keeps them, and each router adds what it has served since. So a tenant that two routers serve has one tag, and neither
+router is behind the other for it; and no tenant saves anything up while it asks for less than it could get. A router
+that is more than two quanta ahead of V has used slots that others should have had.
 
-The exchange counts the turns of the classes, and each router adds what it has served since: a class has one turn, at
-whichever routers it waits, as a position in one of their rings would not be.
+Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still while
+the others' are paid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from math import inf
 
@@ -35,83 +35,70 @@ IsLight = Callable[[Flow], bool]
 """Whether the flow's tenant asks for less than its share of the pool."""
 
 
-class CommonClock:
-    """One ring of one router on the common clock."""
-
-    __slots__ = ("_offset", "_waits", "lowest")
-
-    def __init__(self) -> None:
-        self.lowest = -inf
-        """V, the lowest level of the routers that wait; it never falls."""
-        self._offset = 0.0
-        self._waits = False
-
-    def wait(self, virtual: float) -> float:
-        """The level of a ring with this virtual time, that has work and no slot for it."""
-        if not self._waits:
-            self._waits = True
-            self._offset = max(self._offset, self.lowest - virtual)
-        return virtual + self._offset
-
-    def rest(self) -> None:
-        """The ring has nothing that waits for a slot."""
-        self._waits = False
-
-    def level(self, virtual: float) -> float:
-        return virtual + self._offset
-
-    def virtual(self, level: float) -> float:
-        """The virtual time of the ring at this level."""
-        return level - self._offset
-
-    def receive(self, lowest: float) -> None:
-        """The lowest level, as the exchange or a worker says."""
-        if self.lowest < lowest < inf:
-            self.lowest = lowest
-
-
 class PoolLevel:
-    """The rings of one pool at one router, on the common clock, and what waits in them."""
+    """What waits in one pool at one router, and how far the router has come."""
 
-    __slots__ = ("_clocks", "_pool", "_turns")
+    __slots__ = ("_pool", "_tags", "_turns", "known_virtual")
 
     def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
-        self._clocks: dict[str, CommonClock] = {}
+        self.known_virtual: dict[str, float] = {}
+        """V by class."""
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
+        self._tags: dict[Flow, tuple[float, float]] = {}  # its tag, and what it was charged here by then
 
     def wants(self, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
-        """What waits in each class and could start. Call it only while no slot is free: it marks the classes as
-        waiting. `retries`, by class, wait beside the rings, and before all others.
-        """
+        """What waits in each class and could start. `retries`, by class, wait beside the rings, and before all others."""
         found: list[Want] = []
         for node in self._pool.nodes.values():
-            ring, clock, first = node.flows, self.clock(node.name), retries.get(node.name, 0)
-            if not ring.backlog and not first:
-                clock.rest()
+            backlog, first = node.flows.backlog, retries.get(node.name, 0)
+            if not backlog and not first:
                 continue
-            light, level = min(MAX_WANTED, first + light_requests(node, is_light)), clock.wait(ring.given)
-            found.append(Want(node.name, min(MAX_WANTED, first + ring.backlog), light, level, self.turn(node)))
+            light = min(MAX_WANTED, first + light_requests(node, is_light))
+            requests = min(MAX_WANTED, first + backlog)
+            found.append(Want(node.name, requests, light, self.level(node), self.turn(node)))
         return tuple(found)
+
+    def level(self, node: ClassNode) -> float:
+        """The tag of the tenant whose turn is next, in tokens per unit of weight; V if none waits."""
+        virtual = self.known_virtual.get(node.name, 0.0)
+        flow = next(_by_turn(node), None)
+        if flow is None:
+            return virtual
+        tag, charged = self._tags.get(flow, (virtual, flow.charged))  # new since the last report
+        return max(virtual, tag + (flow.charged - charged) / flow.weight)
 
     def turn(self, node: ClassNode) -> float:
         """What the class was served by all routers, per unit of weight, with what this one served since."""
         turn, served = self._turns.get(node.name, (0.0, 0.0))
         return turn + max(0.0, node.flows.served - served) / node.weight
 
-    def rest(self) -> None:
-        """Nothing waits, or a slot is free for it."""
-        for clock in self._clocks.values():
-            clock.rest()
+    def virtual(self, class_name: str) -> float:
+        """V of the class; minus infinity while it is not known."""
+        return self.known_virtual.get(class_name, -inf)
 
-    def receive(self, lowest: Mapping[str, float]) -> None:
-        """V of each class. Rings without work go on to it."""
-        for name, level in lowest.items():
-            clock = self.clock(name)
-            clock.receive(level)
+    def receive(self, virtual: Mapping[str, float]) -> None:
+        """V of each class, which never falls. Rings without work go on by as much."""
+        for name, now in virtual.items():
+            before = self.known_virtual.get(name)
+            if not now < inf or before is not None and now <= before:
+                continue
+            self.known_virtual[name] = now
             node = self._pool.nodes.get(name)
-            if node is not None and not node.flows.backlog:
-                node.flows.advance(clock.virtual(clock.lowest))
+            if before is not None and node is not None and not node.flows.backlog:
+                node.flows.advance(node.flows.given + now - before)
+
+    def begin_tag(self, flow: Flow) -> None:
+        """A tenant that is new here begins at V, and counts what it is served here until the exchange says more."""
+        self._tags[flow] = self.known_virtual.get(flow.node.name, 0.0), flow.charged
+
+    def set_tag(self, flow: Flow, tag: float, charged: float) -> None:
+        """The tag of a tenant as the exchange says, counting `charged` of what it was charged here."""
+        self._tags[flow] = tag, charged
+
+    def keep_tags(self, flows: Iterable[Flow]) -> None:
+        """Forget the tags of all other tenants."""
+        self._tags = {flow: self._tags[flow] for flow in flows if flow in self._tags}
 
     def set_turn(self, class_name: str, turn: float, served: float) -> None:
         """The turn of a class as the exchange says, counting `served` of this router."""
@@ -121,21 +108,13 @@ class PoolLevel:
         """Whether every class with work is more than two quanta ahead of V."""
         waiting = [node for node in self._pool.nodes.values() if node.flows.backlog]
         limit = AHEAD_QUANTA * self._pool.quantum
-        return bool(waiting) and all(
-            self.clock(node.name).level(node.flows.given) > self.clock(node.name).lowest + limit for node in waiting
-        )
-
-    def clock(self, class_name: str) -> CommonClock:
-        clock = self._clocks.get(class_name)
-        if clock is None:
-            clock = self._clocks[class_name] = CommonClock()
-        return clock
+        return bool(waiting) and all(self.level(node) > self.virtual(node.name) + limit for node in waiting)
 
 
 def light_requests(node: ClassNode, is_light: IsLight) -> int:
     """Requests of light tenants that could start, up to MAX_WANTED, of the first MAX_FLOWS tenants."""
     count = 0
-    for flow in _first_flows(node):
+    for _, flow in zip(range(MAX_FLOWS), _by_turn(node), strict=False):
         if is_light(flow):
             count += flow.backlog
             if count >= MAX_WANTED:
@@ -143,7 +122,7 @@ def light_requests(node: ClassNode, is_light: IsLight) -> int:
     return count
 
 
-def _first_flows(node: ClassNode) -> Iterator[Flow]:
+def _by_turn(node: ClassNode) -> Iterator[Flow]:
+    """The tenants that wait, about in the order of their turns. The first one is next."""
     new, now, following, later = node.flows.members_by_turn()
-    flows = chain(new, now, following, (flow for _, _, flow in later))
-    return (flow for _, flow in zip(range(MAX_FLOWS), flows, strict=False))
+    return chain(new, now, following, (flow for _, _, flow in later))

@@ -40,7 +40,6 @@ class PoolLeases:
 
     def rest(self) -> Wants:
         """Nothing waits, or nothing that waits could start."""
-        self.level.rest()
         self.last_wants = ()
         return ()
 

@@ -54,8 +54,8 @@ def sharing_state(leasing: Leasing) -> dict[str, Any]:
                 "levels": [
                     {
                         "class": node.name,
-                        "level": pool.leases.level.clock(node.name).level(node.flows.given),
-                        "lowest": finite(pool.leases.level.clock(node.name).lowest),
+                        "level": pool.leases.level.level(node),
+                        "virtual_time": finite(pool.leases.level.virtual(node.name)),
                         "turn": pool.leases.level.turn(node),
                     }
                     for node in pool.leases.pool.nodes.values()
