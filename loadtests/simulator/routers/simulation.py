@@ -354,7 +354,7 @@ class RoutersSimulation(Simulation):
         if self.static:
             router.borrower.end(now, name, KEPT)
         else:
-            is_ahead = router.level.is_ahead()
+            is_ahead = router.level.is_ahead(now)
             self._post_asks(now, router, router.borrower.end(now, name, grant, is_ahead=is_ahead))
         self._touched = router
         super()._finish(now, job)

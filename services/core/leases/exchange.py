@@ -7,8 +7,8 @@
     asked                      work per second, fading with DEMAND_S on the store's clock
     active weight A            of the tenants that were active at any router within ACTIVE_S, by class
     tag                        of a tenant: served / weight, and at least V when it begins to wait
-    V                          by class: the lowest tag of the tenants that wait from one report to the next; while none
-                               does, the highest tag that was served. It never falls
+    V                          by class: the lowest tag of the tenants that wait from one report to the next, as routers
+                               said within LEVEL_S; while none does, the highest tag that was served. It never falls
 
 A call says what its router added since the call before, once: a report that was received already is answered and not
 added again, and a report for another *run* of the store is not added at all. A store that restarts empty has a new run,
@@ -21,7 +21,7 @@ and the routers of the last FORGET_ROUTER_S.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from math import exp, inf
 from typing import NamedTuple
 
@@ -65,6 +65,8 @@ class ClassLevel(NamedTuple):
     weight: float
     waits: bool
     """Whether it waits for a slot."""
+    steady: float | None = None
+    """The lowest tag of its tenants that wait from one report to the next, as the router knows it; None without any."""
     virtual: float | None = None
     """V as the router knows it, for a store that has forgotten it."""
 
@@ -130,7 +132,7 @@ class _Sums:
 class UsageExchange:
     """The state of the store for one pool. `run` is its own random name."""
 
-    __slots__ = ("_active", "_classes", "_levels", "_stamps", "_steady", "_sums", "_turns", "_virtual", "_waiting", "run")
+    __slots__ = ("_active", "_classes", "_levels", "_stamps", "_sums", "_turns", "_virtual", "_waiting", "run")
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -141,7 +143,6 @@ class UsageExchange:
         self._classes: dict[str, float] = {}
         self._turns: dict[str, float] = {}
         self._waiting: dict[str, float] = {}  # class: when it waited last
-        self._steady: dict[str, tuple[float, dict[str, float]]] = {}  # router: when, its lowest tag by class
         self._virtual: dict[str, float] = {}
 
     def call(self, now: float, report: UsageReport) -> UsageAnswer:
@@ -149,20 +150,20 @@ class UsageExchange:
         added = report.run == self.run
         _, known = self._stamps.get(report.router, (now, NEVER))
         self._stamps[report.router] = now, max(known, report.stamp) if added else known
-        for each in report.levels:
-            if each.virtual is not None:
-                self._raise(each.class_name, each.virtual)
+        self._levels[report.router] = now, report.levels
+        for router in [router for router, (at, _) in self._levels.items() if now - at > LEVEL_S]:
+            del self._levels[router]
+        steady = self._advance(report)
         if added and report.stamp > known:
             weights = {each.class_name: each.weight for each in report.levels}
             for row in report.rows:
                 self._add(now, row, weights.get(row.class_name, 1.0))
-            self._advance(now, report)
+            self._follow(report.rows, steady)
         for row in report.rows:
             if row.active:
                 of_class = self._active.setdefault(row.class_name, OrderedDict())
                 of_class[row.tenant] = row.weight, now
                 of_class.move_to_end(row.tenant)
-        self._levels[report.router] = now, report.levels
         self._forget(now)
         self._begin_waiting(now, self._waiting_now())
         return UsageAnswer(
@@ -206,26 +207,25 @@ class UsageExchange:
         if row.waits and not row.emptied:
             sums.steady_at = now
 
-    def _advance(self, now: float, report: UsageReport) -> None:
-        """V goes on with the tags of the rows that were added."""
-        tags = [(row, self._sums[row.tenant, row.class_name].tag) for row in report.rows]
-        steady: dict[str, float] = {}
-        for row, tag in tags:
-            if row.waits and not row.emptied:
-                steady[row.class_name] = min(steady.get(row.class_name, tag), tag)
-        self._steady[report.router] = now, steady
+    def _advance(self, report: UsageReport) -> Collection[str]:
+        """V goes on. Returns the classes in which somebody waits steadily."""
         lowest: dict[str, float] = {}
-        for router, (at, of_router) in list(self._steady.items()):
-            if now - at > LEVEL_S:
-                del self._steady[router]
-                continue
-            for name, tag in of_router.items():
-                lowest[name] = min(lowest.get(name, tag), tag)
+        for _, levels in self._levels.values():
+            for each in levels:
+                if each.steady is not None:
+                    lowest[each.class_name] = min(lowest.get(each.class_name, each.steady), each.steady)
+        for each in report.levels:
+            if each.virtual is not None:
+                self._raise(each.class_name, each.virtual)
         for name, tag in lowest.items():
             self._raise(name, tag)
-        for row, tag in tags:
-            if row.served > 0 and row.class_name not in lowest:
-                self._raise(row.class_name, tag)
+        return lowest
+
+    def _follow(self, rows: Sequence[UsageRow], steady: Collection[str]) -> None:
+        """V goes on with what is served in classes in which nobody waits steadily."""
+        for row in rows:
+            if row.served > 0 and row.class_name not in steady:
+                self._raise(row.class_name, self._sums[row.tenant, row.class_name].tag)
 
     def _raise(self, name: str, virtual: float) -> None:
         self._virtual[name] = max(self._virtual.get(name, virtual), virtual)
@@ -248,8 +248,6 @@ class UsageExchange:
                 of_class.popitem(last=False)
         for name in [name for name, of_class in self._active.items() if not of_class]:
             del self._active[name]
-        for router in [router for router, (at, _) in self._levels.items() if now - at > LEVEL_S]:
-            del self._levels[router]
         for router in [router for router, (at, _) in self._stamps.items() if now - at > FORGET_ROUTER_S]:
             del self._stamps[router]
         for _ in range(FORGET_AT_ONCE):

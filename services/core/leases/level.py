@@ -1,12 +1,13 @@
 """How far a router has come in each class, in one measure for all routers of a pool.
 
     tag     of a tenant: what all routers served it, per unit of weight, and at least V when it begins to wait
-    level   of a router: the tag of the tenant whose turn is next there
+    level   of a router: the lowest tag of the tenants that wait there
     V       virtual time: the lowest tag of the tenants that wait steadily; the highest tag served while none does
     turn    of a class: what all routers served it / its weight
 
 This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share: the exchange
-keeps them, and each router adds what it has served since. So a tenant that two routers serve has one tag, and neither
+keeps them, and each router adds what it has served since, and what the others are likely to have served: as much as
+lately. So a tenant that two routers serve has one tag, and neither
 router is behind the other for it; and no tenant saves anything up while it asks for less than it could get. A router
 that is more than two quanta ahead of V has used slots that others should have had.
 
@@ -17,17 +18,25 @@ the others' are paid.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
-from math import inf
+from itertools import chain, islice
+from math import exp, inf
 
 from services.core.leases.messages import Want
+from services.core.leases.times import EXCHANGE_S
 from services.core.pool import ClassNode, Flow, PoolQueue
 
 MAX_WANTED = 64
 """Requests of one class that a router asks slots for at once."""
 MAX_FLOWS = 64
-"""Tenants of one class that are asked whether they are below their share, in the order of their turns."""
+"""Tenants of one class that are looked at, in the order of their turns."""
 AHEAD_QUANTA = 2.0
+
+RATE_S = 0.5
+"""The mean of what other routers serve a tenant fades with this."""
+AGE_S = EXCHANGE_S / 2
+"""How old the reports of the others are in an answer, on average."""
+PREDICT_S = 1.0
+"""For how long after an answer the others are taken to serve as much as before."""
 
 NO_RETRIES: Mapping[str, int] = {}
 
@@ -35,19 +44,39 @@ IsLight = Callable[[Flow], bool]
 """Whether the flow's tenant asks for less than its share of the pool."""
 
 
+class _Tag:
+    """The tag of one tenant, as of the last answer of the exchange."""
+
+    __slots__ = ("at", "charged", "elsewhere_per_s", "tag")
+
+    def __init__(self, now: float, tag: float, charged: float) -> None:
+        self.tag, self.charged, self.at = tag, charged, now
+        self.elsewhere_per_s = 0.0
+        """What other routers serve it, in token-equivalents."""
+
+    def set(self, now: float, tag: float, charged: float, elsewhere: float) -> None:
+        if (passed_s := now - self.at) > 0:
+            self.elsewhere_per_s += (1.0 - exp(-passed_s / RATE_S)) * (elsewhere / passed_s - self.elsewhere_per_s)
+        self.tag, self.charged, self.at = tag, charged, now
+
+    def of(self, now: float, flow: Flow) -> float:
+        """The tag now."""
+        likely = self.elsewhere_per_s * min(PREDICT_S, now - self.at + AGE_S)
+        return self.tag + (flow.charged - self.charged + likely) / flow.weight
+
+
 class PoolLevel:
     """What waits in one pool at one router, and how far the router has come."""
 
-    __slots__ = ("_pool", "_tags", "_turns", "known_virtual")
+    __slots__ = ("_pool", "_tags", "_turns", "_virtual")
 
     def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
-        self.known_virtual: dict[str, float] = {}
-        """V by class."""
+        self._virtual: dict[str, float] = {}
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
-        self._tags: dict[Flow, tuple[float, float]] = {}  # its tag, and what it was charged here by then
+        self._tags: dict[Flow, _Tag] = {}
 
-    def wants(self, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
+    def wants(self, now: float, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
         """What waits in each class and could start. `retries`, by class, wait beside the rings, and before all others."""
         found: list[Want] = []
         for node in self._pool.nodes.values():
@@ -56,17 +85,18 @@ class PoolLevel:
                 continue
             light = min(MAX_WANTED, first + light_requests(node, is_light))
             requests = min(MAX_WANTED, first + backlog)
-            found.append(Want(node.name, requests, light, self.level(node), self.turn(node)))
+            found.append(Want(node.name, requests, light, self.level(now, node), self.turn(node)))
         return tuple(found)
 
-    def level(self, node: ClassNode) -> float:
-        """The tag of the tenant whose turn is next, in tokens per unit of weight; V if none waits."""
-        virtual = self.known_virtual.get(node.name, 0.0)
-        flow = next(_by_turn(node), None)
-        if flow is None:
-            return virtual
-        tag, charged = self._tags.get(flow, (virtual, flow.charged))  # new since the last report
-        return max(virtual, tag + (flow.charged - charged) / flow.weight)
+    def level(self, now: float, node: ClassNode) -> float:
+        """The lowest tag of the first MAX_FLOWS tenants that wait, in tokens per unit of weight; V if none does."""
+        tags = [self.tag(now, flow) for flow in _first_flows(node)]
+        return min(tags) if tags else max(0.0, self.virtual(node.name))
+
+    def tag(self, now: float, flow: Flow) -> float:
+        """The tag of a tenant, in tokens per unit of weight: at least V."""
+        tag = self._tags.get(flow) or self.begin_tag(flow)
+        return max(self.virtual(flow.node.name), tag.of(now, flow))
 
     def turn(self, node: ClassNode) -> float:
         """What the class was served by all routers, per unit of weight, with what this one served since."""
@@ -75,26 +105,29 @@ class PoolLevel:
 
     def virtual(self, class_name: str) -> float:
         """V of the class; minus infinity while it is not known."""
-        return self.known_virtual.get(class_name, -inf)
+        return self._virtual.get(class_name, -inf)
 
     def receive(self, virtual: Mapping[str, float]) -> None:
         """V of each class, which never falls. Rings without work go on by as much."""
         for name, now in virtual.items():
-            before = self.known_virtual.get(name)
+            before = self._virtual.get(name)
             if not now < inf or before is not None and now <= before:
                 continue
-            self.known_virtual[name] = now
+            self._virtual[name] = now
             node = self._pool.nodes.get(name)
             if before is not None and node is not None and not node.flows.backlog:
                 node.flows.advance(node.flows.given + now - before)
 
-    def begin_tag(self, flow: Flow) -> None:
+    def begin_tag(self, flow: Flow) -> _Tag:
         """A tenant that is new here begins at V, and counts what it is served here until the exchange says more."""
-        self._tags[flow] = self.known_virtual.get(flow.node.name, 0.0), flow.charged
+        begun = self._tags[flow] = _Tag(-inf, max(0.0, self.virtual(flow.node.name)), flow.charged)
+        return begun
 
-    def set_tag(self, flow: Flow, tag: float, charged: float) -> None:
-        """The tag of a tenant as the exchange says, counting `charged` of what it was charged here."""
-        self._tags[flow] = tag, charged
+    def set_tag(self, now: float, flow: Flow, tag: float, charged: float, elsewhere: float = 0.0) -> None:
+        """The tag of a tenant as the exchange says, counting `charged` of what it was charged here. `elsewhere`: what
+        other routers served it since the answer before.
+        """
+        self._tags.setdefault(flow, _Tag(now, tag, charged)).set(now, tag, charged, elsewhere)
 
     def keep_tags(self, flows: Iterable[Flow]) -> None:
         """Forget the tags of all other tenants."""
@@ -104,17 +137,17 @@ class PoolLevel:
         """The turn of a class as the exchange says, counting `served` of this router."""
         self._turns[class_name] = turn, served
 
-    def is_ahead(self) -> bool:
+    def is_ahead(self, now: float) -> bool:
         """Whether every class with work is more than two quanta ahead of V."""
         waiting = [node for node in self._pool.nodes.values() if node.flows.backlog]
         limit = AHEAD_QUANTA * self._pool.quantum
-        return bool(waiting) and all(self.level(node) > self.virtual(node.name) + limit for node in waiting)
+        return bool(waiting) and all(self.level(now, node) > self.virtual(node.name) + limit for node in waiting)
 
 
 def light_requests(node: ClassNode, is_light: IsLight) -> int:
     """Requests of light tenants that could start, up to MAX_WANTED, of the first MAX_FLOWS tenants."""
     count = 0
-    for _, flow in zip(range(MAX_FLOWS), _by_turn(node), strict=False):
+    for flow in _first_flows(node):
         if is_light(flow):
             count += flow.backlog
             if count >= MAX_WANTED:
@@ -122,7 +155,7 @@ def light_requests(node: ClassNode, is_light: IsLight) -> int:
     return count
 
 
-def _by_turn(node: ClassNode) -> Iterator[Flow]:
-    """The tenants that wait, about in the order of their turns. The first one is next."""
+def _first_flows(node: ClassNode) -> Iterator[Flow]:
+    """The first tenants that wait, about in the order of their turns."""
     new, now, following, later = node.flows.members_by_turn()
-    return chain(new, now, following, (flow for _, _, flow in later))
+    return islice(chain(new, now, following, (flow for _, _, flow in later)), MAX_FLOWS)

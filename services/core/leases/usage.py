@@ -25,6 +25,7 @@ from services.core.leases.exchange import ClassLevel, UsageAnswer, UsageReport, 
 from services.core.leases.level import PoolLevel
 from services.core.leases.messages import Stamp, Want
 from services.core.pool import Flow, PoolQueue
+from services.core.snapshot import finite
 from services.core.stats import DEMAND_S
 
 MAX_QUANTA = 16.0
@@ -86,6 +87,7 @@ class UsageLedger:
         "_pool",
         "_run",
         "_sequence",
+        "_steady",
         "elsewhere",
         "router",
         "routers",
@@ -105,6 +107,7 @@ class UsageLedger:
         self._entries: dict[Key, _Entry] = {}
         self._pending: tuple[Stamp, str, tuple[UsageRow, ...], dict[str, float]] | None = None
         self._active: dict[str, float] = {}
+        self._steady: dict[str, float] = {}
         self._classes: dict[str, list[float]] = {}  # by class: own in this run, and others' that was charged
 
     # ---- what is reported
@@ -122,15 +125,15 @@ class UsageLedger:
             served = {name: node.flows.served for name, node in self._pool.nodes.items()}
             self._pending = (self._epoch, self._sequence), self._run, self._rows(now, waiting), served
         stamp, _, rows, _ = self._pending
-        virtual = self._level.known_virtual
         levels = [
-            ClassLevel(name, node.weight, name in waiting, virtual.get(name)) for name, node in self._pool.nodes.items()
+            ClassLevel(name, node.weight, name in waiting, self._steady.get(name), finite(self._level.virtual(name)))
+            for name, node in self._pool.nodes.items()
         ]
         return UsageReport(self.router, stamp, self._run, tuple(levels), rows)
 
     def _rows(self, now: float, waiting: Collection[str]) -> tuple[UsageRow, ...]:
         """What has changed, or is active; of more than MAX_ROWS the first are those that waited longest."""
-        self._active = {}
+        self._active, self._steady = {}, {}
         flows = [flow for tenant in self._drr.tenants.values() for flow in tenant.flows_in(self._pool.name)]
         for flow in flows:
             if flow.active:
@@ -154,6 +157,9 @@ class UsageLedger:
         if now - entry.reported_at > FORGET_S:
             entry.seen = None
         waits, emptied = class_waits and flow.backlog > 0, not entry.waited or flow.left_at > entry.reported_at
+        if waits and not emptied:
+            tag = self._level.tag(now, flow)
+            self._steady[flow.node.name] = min(self._steady.get(flow.node.name, tag), tag)
         entry.charged, entry.taken, entry.reported_at, entry.waited = flow.charged, (0, 0.0), now, waits
         entry.asked, entry.asked_at = before + asked, now
         return UsageRow(
@@ -199,9 +205,12 @@ class UsageLedger:
                 continue
             own_asked_per_s = entry.asked * exp((entry.asked_at - now) / DEMAND_S) / DEMAND_S
             asked[key] = max(0.0, totals.asked_per_s - own_asked_per_s)
-            self._level.set_tag(entry.flow, totals.tag, entry.charged)
+            before = entry.seen
             if more := self._charge(now, entry, totals):
                 used.append(more)
+            if answer.added:
+                elsewhere = entry.seen.served - before.served if entry.seen and before else 0.0
+                self._level.set_tag(now, entry.flow, totals.tag, entry.charged, elsewhere)
         for name, of_all, _ in answer.classes:
             self._charge_class(now, name, of_all)
         weights = {name: max(0.0, weight - self._active.get(name, 0.0)) for name, weight in answer.weights}

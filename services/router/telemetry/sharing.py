@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,6 +43,7 @@ class Sharing(Collector):
 
 def sharing_state(leasing: Leasing) -> dict[str, Any]:
     """For /admin/state: each pool's exchange and levels, each worker's lease."""
+    now = asyncio.get_running_loop().time()
     return {
         "router": leasing.name,
         "pools": [
@@ -54,7 +56,7 @@ def sharing_state(leasing: Leasing) -> dict[str, Any]:
                 "levels": [
                     {
                         "class": node.name,
-                        "level": pool.leases.level.level(node),
+                        "level": pool.leases.level.level(now, node),
                         "virtual_time": finite(pool.leases.level.virtual(node.name)),
                         "turn": pool.leases.level.turn(node),
                     }

@@ -36,7 +36,7 @@ class WorkerLease:
     def end(self, now: float, sent: LeaseGrant | None) -> None:
         """A request ended there, with the grant of its answer if there was one."""
         leases, grant = self.leases, None if sent is None else grant_of(sent)
-        is_ahead = leases.borrower.is_large and leases.level.is_ahead()
+        is_ahead = leases.borrower.is_large and leases.level.is_ahead(now)
         for _, ask in leases.borrower.end(now, self.name, grant, is_ahead=is_ahead):
             self._send(ask)
 

@@ -13,7 +13,7 @@ from tests.core.leases.rig import QUANTUM, Site
 
 
 def level_of(site: Site, now: float = 0.0, name: str = "default") -> float:
-    return site.level.level(site.pool.nodes[name])
+    return site.level.level(now, site.pool.nodes[name])
 
 
 def flow_of(site: Site, tenant: str) -> Flow:
@@ -23,7 +23,7 @@ def flow_of(site: Site, tenant: str) -> Flow:
 def call(store: UsageExchange, now: float, *sites: Site) -> None:
     """Each router exchanges. What is queued waits for a slot."""
     for site in sites:
-        site.ledger.receive(now, store.call(now, site.ledger.report(now, site.level.wants(lambda flow: False))))
+        site.ledger.receive(now, store.call(now, site.ledger.report(now, site.level.wants(now, lambda flow: False))))
 
 
 def begun(*weights: dict[str, float]) -> tuple[UsageExchange, *tuple[Site, ...]]:
@@ -38,8 +38,8 @@ def test_the_level_is_the_tag_of_the_tenant_whose_turn_is_next() -> None:
     site = Site("r0", {"a": 1.0, "b": 4.0})
     site.queue("b")
     site.queue("a")
-    site.level.set_tag(flow_of(site, "a"), 70.0, 0.0)
-    site.level.set_tag(flow_of(site, "b"), 30.0, 0.0)
+    site.level.set_tag(0.0, flow_of(site, "a"), 70.0, 0.0)
+    site.level.set_tag(0.0, flow_of(site, "b"), 30.0, 0.0)
     assert level_of(site) == 30.0
     site.queue("b")
     site.serve(1)
@@ -134,7 +134,7 @@ def test_tags_of_tenants_that_are_forgotten_are_dropped() -> None:
     site = Site("r0", {"a": 1.0, "b": 1.0})
     for tenant in "ab":
         site.queue(tenant)
-        site.level.set_tag(flow_of(site, tenant), 5.0, 0.0)
+        site.level.set_tag(0.0, flow_of(site, tenant), 5.0, 0.0)
     site.level.keep_tags([flow_of(site, "b")])
     assert list(site.level._tags) == [flow_of(site, "b")]
 
@@ -145,10 +145,10 @@ def test_wants_are_what_could_start_by_class() -> None:
     )  # fmt: skip
     site.queue("a", 3)
     site.queue("b", 100)
-    wants = {want.class_name: want for want in site.level.wants(lambda flow: flow.tenant.id == "a")}
+    wants = {want.class_name: want for want in site.level.wants(0.0, lambda flow: flow.tenant.id == "a")}
     assert (wants["gold"].requests, wants["gold"].light) == (3, 3)
     assert (wants["tin"].requests, wants["tin"].light) == (MAX_WANTED, 0)
-    assert Site("r1", {}).level.wants(lambda flow: True) == ()
+    assert Site("r1", {}).level.wants(0.0, lambda flow: True) == ()
 
 
 def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> None:
@@ -187,14 +187,14 @@ def test_a_ring_with_work_is_not_moved() -> None:
 
 def test_a_router_is_ahead_when_all_its_classes_are() -> None:
     site = Site("r0", {"a": 1.0})
-    assert not site.level.is_ahead()
+    assert not site.level.is_ahead(0.0)
     site.queue("a", 50)
     site.ledger.report(0.0, ())
     site.level.receive({"default": 5.0})
     site.serve(9)
-    assert site.level.is_ahead()
+    assert site.level.is_ahead(0.0)
     site.level.receive({"default": 1e6})
-    assert not site.level.is_ahead()
+    assert not site.level.is_ahead(0.0)
 
 
 def test_light_requests_are_counted_among_the_next_tenants_only() -> None:
