@@ -398,7 +398,7 @@ class RoutersSimulation(Simulation):
         router, name, grant = what
         router.borrower.receive(now, name, grant)
         if not router.ledger.elsewhere.is_fresh(now):
-            router.level.receive(dict(grant.lowest))
+            router.level.receive(now, dict(grant.lowest))
         self._pump(now, router)
 
     def _tick(self, now: float, _: None) -> None:

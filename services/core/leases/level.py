@@ -32,7 +32,7 @@ MAX_FLOWS = 64
 AHEAD_QUANTA = 2.0
 
 RATE_S = 0.5
-"""The mean of what other routers serve a tenant fades with this."""
+"""The mean of what other routers serve a tenant fades with this; so does that of how fast V goes on."""
 AGE_S = EXCHANGE_S / 2
 """How old the reports of the others are in an answer, on average."""
 PREDICT_S = 1.0
@@ -44,25 +44,38 @@ IsLight = Callable[[Flow], bool]
 """Whether the flow's tenant asks for less than its share of the pool."""
 
 
-class _Tag:
-    """The tag of one tenant, as of the last answer of the exchange."""
+class _Moving:
+    """A figure as of the last answer of the exchange, and how fast it grows."""
 
-    __slots__ = ("at", "charged", "elsewhere_per_s", "tag")
+    __slots__ = ("at", "per_s", "value")
+
+    def __init__(self, now: float, value: float) -> None:
+        self.value, self.at = value, now
+        self.per_s = 0.0
+
+    def set(self, now: float, value: float, growth: float) -> None:
+        """`growth`: by how much it grew since the answer before."""
+        if (passed_s := now - self.at) > 0:
+            self.per_s += (1.0 - exp(-passed_s / RATE_S)) * (growth / passed_s - self.per_s)
+        self.value, self.at = value, now
+
+    def grown(self, now: float, age_s: float = 0.0) -> float:
+        """By how much it is likely to have grown since."""
+        return self.per_s * min(PREDICT_S, now - self.at + age_s)
+
+
+class _Tag(_Moving):
+    """The tag of one tenant. It grows by what other routers serve, in token-equivalents, and by what is charged here."""
+
+    __slots__ = ("charged",)
 
     def __init__(self, now: float, tag: float, charged: float) -> None:
-        self.tag, self.charged, self.at = tag, charged, now
-        self.elsewhere_per_s = 0.0
-        """What other routers serve it, in token-equivalents."""
-
-    def set(self, now: float, tag: float, charged: float, elsewhere: float) -> None:
-        if (passed_s := now - self.at) > 0:
-            self.elsewhere_per_s += (1.0 - exp(-passed_s / RATE_S)) * (elsewhere / passed_s - self.elsewhere_per_s)
-        self.tag, self.charged, self.at = tag, charged, now
+        super().__init__(now, tag)
+        self.charged = charged
 
     def of(self, now: float, flow: Flow) -> float:
         """The tag now."""
-        likely = self.elsewhere_per_s * min(PREDICT_S, now - self.at + AGE_S)
-        return self.tag + (flow.charged - self.charged + likely) / flow.weight
+        return self.value + (flow.charged - self.charged + self.grown(now, AGE_S)) / flow.weight
 
 
 class PoolLevel:
@@ -72,7 +85,7 @@ class PoolLevel:
 
     def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
-        self._virtual: dict[str, float] = {}
+        self._virtual: dict[str, _Moving] = {}
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
         self._tags: dict[Flow, _Tag] = {}
 
@@ -89,45 +102,56 @@ class PoolLevel:
         return tuple(found)
 
     def level(self, now: float, node: ClassNode) -> float:
-        """The lowest tag of the first MAX_FLOWS tenants that wait, in tokens per unit of weight; V if none does."""
-        tags = [self.tag(now, flow) for flow in _first_flows(node)]
-        return min(tags) if tags else max(0.0, self.virtual(node.name))
+        """The lowest tag of the first MAX_FLOWS tenants that wait, in tokens per unit of weight, and at least V."""
+        virtual = max(0.0, self.virtual(now, node.name))
+        return max(virtual, min([self.tag(now, flow) for flow in _first_flows(node)], default=virtual))
 
     def tag(self, now: float, flow: Flow) -> float:
-        """The tag of a tenant, in tokens per unit of weight: at least V."""
-        tag = self._tags.get(flow) or self.begin_tag(flow)
-        return max(self.virtual(flow.node.name), tag.of(now, flow))
+        """The tag of a tenant, in tokens per unit of weight. It begins to wait at V, if it is below."""
+        return (self._tags.get(flow) or self.begin_tag(flow)).of(now, flow)
 
     def turn(self, node: ClassNode) -> float:
         """What the class was served by all routers, per unit of weight, with what this one served since."""
         turn, served = self._turns.get(node.name, (0.0, 0.0))
         return turn + max(0.0, node.flows.served - served) / node.weight
 
-    def virtual(self, class_name: str) -> float:
-        """V of the class; minus infinity while it is not known."""
-        return self._virtual.get(class_name, -inf)
+    def virtual(self, now: float, class_name: str) -> float:
+        """V of the class, as it is likely to be now; minus infinity while it is not known."""
+        virtual = self._virtual.get(class_name)
+        return -inf if virtual is None else virtual.value + virtual.grown(now)
 
-    def receive(self, virtual: Mapping[str, float]) -> None:
+    def known_virtual(self, class_name: str) -> float | None:
+        """V of the class as it was received last; None while it is not known."""
+        virtual = self._virtual.get(class_name)
+        return None if virtual is None else virtual.value
+
+    def receive(self, now: float, virtual: Mapping[str, float]) -> None:
         """V of each class, which never falls. Rings without work go on by as much."""
-        for name, now in virtual.items():
-            before = self._virtual.get(name)
-            if not now < inf or before is not None and now <= before:
+        for name, value in virtual.items():
+            known = self._virtual.get(name)
+            if value == inf:
                 continue
-            self._virtual[name] = now
+            if known is None:
+                self._virtual[name] = _Moving(now, value)
+                continue
+            growth = max(0.0, value - known.value)
+            known.set(now, known.value + growth, growth)
             node = self._pool.nodes.get(name)
-            if before is not None and node is not None and not node.flows.backlog:
-                node.flows.advance(node.flows.given + now - before)
+            if growth and node is not None and not node.flows.backlog:
+                node.flows.advance(node.flows.given + growth)
 
     def begin_tag(self, flow: Flow) -> _Tag:
         """A tenant that is new here begins at V, and counts what it is served here until the exchange says more."""
-        begun = self._tags[flow] = _Tag(-inf, max(0.0, self.virtual(flow.node.name)), flow.charged)
+        begun = self._tags[flow] = _Tag(-inf, self.known_virtual(flow.node.name) or 0.0, flow.charged)
         return begun
 
     def set_tag(self, now: float, flow: Flow, tag: float, charged: float, elsewhere: float = 0.0) -> None:
         """The tag of a tenant as the exchange says, counting `charged` of what it was charged here. `elsewhere`: what
         other routers served it since the answer before.
         """
-        self._tags.setdefault(flow, _Tag(now, tag, charged)).set(now, tag, charged, elsewhere)
+        known = self._tags.setdefault(flow, _Tag(now, tag, charged))
+        known.set(now, tag, elsewhere)
+        known.charged = charged
 
     def keep_tags(self, flows: Iterable[Flow]) -> None:
         """Forget the tags of all other tenants."""
@@ -141,7 +165,7 @@ class PoolLevel:
         """Whether every class with work is more than two quanta ahead of V."""
         waiting = [node for node in self._pool.nodes.values() if node.flows.backlog]
         limit = AHEAD_QUANTA * self._pool.quantum
-        return bool(waiting) and all(self.level(now, node) > self.virtual(node.name) + limit for node in waiting)
+        return bool(waiting) and all(self.level(now, node) > self.virtual(now, node.name) + limit for node in waiting)
 
 
 def light_requests(node: ClassNode, is_light: IsLight) -> int:

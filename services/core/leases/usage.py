@@ -25,7 +25,6 @@ from services.core.leases.exchange import ClassLevel, UsageAnswer, UsageReport, 
 from services.core.leases.level import PoolLevel
 from services.core.leases.messages import Stamp, Want
 from services.core.pool import Flow, PoolQueue
-from services.core.snapshot import finite
 from services.core.stats import DEMAND_S
 
 MAX_QUANTA = 16.0
@@ -126,7 +125,7 @@ class UsageLedger:
             self._pending = (self._epoch, self._sequence), self._run, self._rows(now, waiting), served
         stamp, _, rows, _ = self._pending
         levels = [
-            ClassLevel(name, node.weight, name in waiting, self._steady.get(name), finite(self._level.virtual(name)))
+            ClassLevel(name, node.weight, name in waiting, self._steady.get(name), self._level.known_virtual(name))
             for name, node in self._pool.nodes.items()
         ]
         return UsageReport(self.router, stamp, self._run, tuple(levels), rows)
@@ -215,7 +214,7 @@ class UsageLedger:
             self._charge_class(now, name, of_all)
         weights = {name: max(0.0, weight - self._active.get(name, 0.0)) for name, weight in answer.weights}
         self.elsewhere.receive(now, asked, weights)
-        self._level.receive(dict(answer.virtual))
+        self._level.receive(now, dict(answer.virtual))
         self._forget(now)
         return used
 

@@ -57,7 +57,7 @@ def sharing_state(leasing: Leasing) -> dict[str, Any]:
                     {
                         "class": node.name,
                         "level": pool.leases.level.level(now, node),
-                        "virtual_time": finite(pool.leases.level.virtual(node.name)),
+                        "lowest": finite(pool.leases.level.virtual(now, node.name)),
                         "turn": pool.leases.level.turn(node),
                     }
                     for node in pool.leases.pool.nodes.values()

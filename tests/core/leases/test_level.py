@@ -50,11 +50,11 @@ def test_the_level_is_the_tag_of_the_tenant_whose_turn_is_next() -> None:
 
 def test_a_level_is_not_below_virtual_time_which_never_falls() -> None:
     site = Site("r0", {"a": 1.0})
-    assert site.level.virtual("default") == -inf
+    assert site.level.virtual(0.0, "default") == -inf
     site.queue("a")
     for virtual in (100.0, 40.0, inf):
-        site.level.receive({"default": virtual})
-    assert level_of(site) == site.level.virtual("default") == 100.0
+        site.level.receive(0.0, {"default": virtual})
+    assert level_of(site) == site.level.virtual(0.0, "default") == 100.0
 
 
 def test_a_tenant_that_two_routers_serve_has_one_tag_so_neither_is_behind_for_it() -> None:
@@ -126,7 +126,7 @@ def test_a_router_that_hears_of_no_store_counts_what_it_serves_itself() -> None:
     site.ledger.report(0.0, ())
     site.serve(10)
     assert level_of(site) == pytest.approx(50.0)
-    site.level.receive({"default": 80.0})
+    site.level.receive(0.0, {"default": 80.0})
     assert level_of(site) == 80.0, "it never falls behind those that it meets at workers"
 
 
@@ -170,18 +170,18 @@ def test_a_ring_without_work_follows_the_others_so_that_debts_are_paid() -> None
     site.pool.charge_elsewhere(0.0, flow, 100.0)
     owed = -flow.node.flows.deficit_at(0.0, flow)
     assert owed > 90.0
-    site.level.receive({"default": 1000.0})
+    site.level.receive(0.0, {"default": 1000.0})
     assert -flow.node.flows.deficit_at(0.0, flow) == pytest.approx(owed), "where the others are is no progress yet"
-    site.level.receive({"default": 1060.0})
+    site.level.receive(0.0, {"default": 1060.0})
     assert -flow.node.flows.deficit_at(0.0, flow) == pytest.approx(owed - 60.0)
-    site.level.receive({"default": 1e6})
+    site.level.receive(0.0, {"default": 1e6})
     assert flow.node.flows.deficit_at(0.0, flow) == QUANTUM
 
 
 def test_a_ring_with_work_is_not_moved() -> None:
     site = Site("r0", {"a": 1.0})
     site.queue("a")
-    site.level.receive({"default": 1e6, "unknown": 5.0})
+    site.level.receive(0.0, {"default": 1e6, "unknown": 5.0})
     assert site.pool.nodes["default"].flows.given == 0.0
 
 
@@ -190,10 +190,10 @@ def test_a_router_is_ahead_when_all_its_classes_are() -> None:
     assert not site.level.is_ahead(0.0)
     site.queue("a", 50)
     site.ledger.report(0.0, ())
-    site.level.receive({"default": 5.0})
+    site.level.receive(0.0, {"default": 5.0})
     site.serve(9)
     assert site.level.is_ahead(0.0)
-    site.level.receive({"default": 1e6})
+    site.level.receive(0.0, {"default": 1e6})
     assert not site.level.is_ahead(0.0)
 
 
