@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 STALE_S = 2.0
 """The age in seconds from which an exchange is not used any more."""
+SETTLE_S = 1.0
+"""Five exchanges: a router that has just begun does not know yet what the others do."""
 
 
 class Elsewhere:
     """One pool's tenants at other routers. `slots` is the sum of the slots of all workers, whoever uses them."""
 
-    __slots__ = ("_asked", "_shares", "_weights", "received_at", "slots")
+    __slots__ = ("_asked", "_shares", "_weights", "received_at", "since", "slots")
 
     def __init__(self) -> None:
         self.slots = 0
-        self.received_at = -inf
+        self.received_at = self.since = -inf
+        """When it was received last, and since when without a gap."""
         self._asked: Mapping[tuple[str, str], float] = {}
         self._weights: Mapping[str, float] = {}
         self._shares: dict[Flow, float] = {}
@@ -40,6 +43,8 @@ class Elsewhere:
         """Replace what is known. By tenant and class: work in token-equivalents per second that other routers were
         asked for. By class: weight of the tenants that are active at other routers only.
         """
+        if not self.is_fresh(now):
+            self.since = now
         self.received_at = now
         self._asked, self._weights = asked_per_s, weights
         self._shares.clear()
@@ -47,6 +52,10 @@ class Elsewhere:
     def is_fresh(self, now: float) -> bool:
         """Whether the exchange is recent enough to decide by."""
         return now - self.received_at <= STALE_S
+
+    def is_settled(self, now: float) -> bool:
+        """Whether the exchange has been fresh for SETTLE_S: by then all routers have said what they serve."""
+        return self.is_fresh(now) and now - self.since >= SETTLE_S
 
     def load(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator, asked_per_s: float) -> float | None:
         """What the tenant asks for of all routers, over its share of the whole pool; None if either is not known.

@@ -354,7 +354,7 @@ class RoutersSimulation(Simulation):
         if self.static:
             router.borrower.end(now, name, KEPT)
         else:
-            is_ahead = router.level.is_ahead()
+            is_ahead = router.level.is_ahead(now)
             self._post_asks(now, router, router.borrower.end(now, name, grant, is_ahead=is_ahead))
         self._touched = router
         super()._finish(now, job)
@@ -398,7 +398,7 @@ class RoutersSimulation(Simulation):
         router, name, grant = what
         router.borrower.receive(now, name, grant)
         if not router.ledger.elsewhere.is_fresh(now):
-            router.level.receive(dict(grant.lowest))
+            router.level.receive(now, dict(grant.lowest))
         self._pump(now, router)
 
     def _tick(self, now: float, _: None) -> None:

@@ -109,6 +109,7 @@ class LeaseBook:
     __slots__ = (
         "_ceiling",
         "_deaf",
+        "_ended",
         "_grants",
         "_leases",
         "_left",
@@ -130,6 +131,7 @@ class LeaseBook:
         self._left: dict[tuple[str, int], int] = {}  # requests that run for processes that have been replaced
         self._running_left = 0
         self._unleased = 0  # requests that run and came without an ask
+        self._ended: dict[str, int] = {}  # by router: the epoch of the last stream that ended
         self._deaf: dict[str, Stamp] = {}  # routers whose leases ended although they asked: the last grant then
         self.slots = self._ceiling = 0
         self.resize(0.0, slots)
@@ -251,6 +253,10 @@ class LeaseBook:
         if lease is None or lease.epoch != epoch:
             return {}
         self._end_lease(lease)
+        self._ended.pop(router, None)
+        self._ended[router] = epoch
+        if len(self._ended) > MAX_ROUTERS:
+            del self._ended[next(iter(self._ended))]
         return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def resize(self, now: float, slots: int) -> Grants:
@@ -288,8 +294,12 @@ class LeaseBook:
     # ---- inside
 
     def _lease_of(self, ask: Ask) -> BookedLease | None:
-        """The lease of the process that asks, or of its successor. None: there is no room for one more router."""
+        """The lease of the process that asks, or of its successor. None: there is no room for one more router, or the
+        ask is older than the end of its stream, as one is that the network sends again when a cut ends.
+        """
         lease = self._leases.get(ask.router)
+        if ask.stamp[0] <= self._ended.get(ask.router, -1):
+            return None
         if lease is not None and ask.stamp[0] > lease.epoch:
             self._end_lease(lease)
             self._deaf.pop(ask.router, None)

@@ -1,33 +1,42 @@
-"""How far a router's rings have come, on one clock for all routers of a pool.
+"""How far a router has come in each class, in one measure for all routers of a pool.
 
-    level = given + offset             of the ring of tenants in one class, `given` being its virtual time (`ring.py`)
-    V     = the lowest level of the routers that wait in this class
-    turn  = what the class was served by all routers / its weight
+    tag     of a tenant: what all routers served it, per unit of weight, and at least V when it begins to wait
+    level   of a router: the lowest tag of the tenants that wait there
+    V       virtual time: the lowest tag of the tenants that wait steadily; the highest tag served while none does
+    turn    of a class: what all routers served it / its weight
 
-Rings are charged for what is served elsewhere, so `given` goes on at the rate of the whole pool, at a router that
-serves a tenant's every request as at one that serves half of them. A router that begins to wait is set to V: it
-saves nothing up while it has no work (start-time fair queueing; DSFQ, FAST 2007). A ring without work follows V, or
-the debts of its tenants would stand still while the others' are paid. A router that is more than two quanta ahead of V
-has used slots that others should have had.
+This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share: the exchange
+keeps them, and each router adds what it has served since, and what the others are likely to have served: as much as
+lately. So a tenant that two routers serve has one tag, and neither
+router is behind the other for it; and no tenant saves anything up while it asks for less than it could get. A router
+that is more than two quanta ahead of V has used slots that others should have had.
 
-The exchange counts the turns of the classes, and each router adds what it has served since: a class has one turn, at
-whichever routers it waits, as a position in one of their rings would not be.
+Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still while
+the others' are paid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
-from math import inf
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from math import exp, inf
 
 from services.core.leases.messages import Want
+from services.core.leases.times import EXCHANGE_S
 from services.core.pool import ClassNode, Flow, PoolQueue
 
 MAX_WANTED = 64
 """Requests of one class that a router asks slots for at once."""
 MAX_FLOWS = 64
-"""Tenants of one class that are asked whether they are below their share, in the order of their turns."""
+"""Tenants of one class that are looked at, in the order of their turns."""
 AHEAD_QUANTA = 2.0
+
+RATE_S = 0.5
+"""The mean of what other routers serve a tenant fades with this; so does that of how fast V goes on."""
+AGE_S = EXCHANGE_S / 2
+"""How old the reports of the others are in an answer, on average."""
+PREDICT_S = 1.0
+"""For how long after an answer the others are taken to serve as much as before."""
 
 NO_RETRIES: Mapping[str, int] = {}
 
@@ -35,101 +44,128 @@ IsLight = Callable[[Flow], bool]
 """Whether the flow's tenant asks for less than its share of the pool."""
 
 
-class CommonClock:
-    """One ring of one router on the common clock."""
+class _Moving:
+    """A figure as of the last answer of the exchange, and how fast it grows."""
 
-    __slots__ = ("_offset", "_waits", "lowest")
+    __slots__ = ("at", "per_s", "value")
 
-    def __init__(self) -> None:
-        self.lowest = -inf
-        """V, the lowest level of the routers that wait; it never falls."""
-        self._offset = 0.0
-        self._waits = False
+    def __init__(self, now: float, value: float) -> None:
+        self.value, self.at = value, now
+        self.per_s = 0.0
 
-    def wait(self, virtual: float) -> float:
-        """The level of a ring with this virtual time, that has work and no slot for it."""
-        if not self._waits:
-            self._waits = True
-            self._offset = max(self._offset, self.lowest - virtual)
-        return virtual + self._offset
+    def set(self, now: float, value: float, growth: float) -> None:
+        """`growth`: by how much it grew since the answer before."""
+        if (passed_s := now - self.at) > 0:
+            self.per_s += (1.0 - exp(-passed_s / RATE_S)) * (growth / passed_s - self.per_s)
+        self.value, self.at = value, now
 
-    def rest(self) -> None:
-        """The ring has nothing that waits for a slot."""
-        self._waits = False
+    def grown(self, now: float, age_s: float = 0.0) -> float:
+        """By how much it is likely to have grown since."""
+        return self.per_s * min(PREDICT_S, now - self.at + age_s)
 
-    def level(self, virtual: float) -> float:
-        return virtual + self._offset
 
-    def virtual(self, level: float) -> float:
-        """The virtual time of the ring at this level."""
-        return level - self._offset
+class _Tag(_Moving):
+    """The tag of one tenant. It grows by what other routers serve, in token-equivalents, and by what is charged here."""
 
-    def receive(self, lowest: float) -> None:
-        """The lowest level, as the exchange or a worker says."""
-        if self.lowest < lowest < inf:
-            self.lowest = lowest
+    __slots__ = ("charged",)
+
+    def __init__(self, now: float, tag: float, charged: float) -> None:
+        super().__init__(now, tag)
+        self.charged = charged
+
+    def of(self, now: float, flow: Flow) -> float:
+        """The tag now."""
+        return self.value + (flow.charged - self.charged + self.grown(now, AGE_S)) / flow.weight
 
 
 class PoolLevel:
-    """The rings of one pool at one router, on the common clock, and what waits in them."""
+    """What waits in one pool at one router, and how far the router has come."""
 
-    __slots__ = ("_clocks", "_pool", "_turns")
+    __slots__ = ("_pool", "_tags", "_turns", "_virtual")
 
     def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
-        self._clocks: dict[str, CommonClock] = {}
+        self._virtual: dict[str, _Moving] = {}
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
+        self._tags: dict[Flow, _Tag] = {}
 
-    def wants(self, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
-        """What waits in each class and could start. Call it only while no slot is free: it marks the classes as
-        waiting. `retries`, by class, wait beside the rings, and before all others.
-        """
+    def wants(self, now: float, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
+        """What waits in each class and could start. `retries`, by class, wait beside the rings, and before all others."""
         found: list[Want] = []
         for node in self._pool.nodes.values():
-            ring, clock, first = node.flows, self.clock(node.name), retries.get(node.name, 0)
-            if not ring.backlog and not first:
-                clock.rest()
+            backlog, first = node.flows.backlog, retries.get(node.name, 0)
+            if not backlog and not first:
                 continue
-            light, level = min(MAX_WANTED, first + light_requests(node, is_light)), clock.wait(ring.given)
-            found.append(Want(node.name, min(MAX_WANTED, first + ring.backlog), light, level, self.turn(node)))
+            light = min(MAX_WANTED, first + light_requests(node, is_light))
+            requests = min(MAX_WANTED, first + backlog)
+            found.append(Want(node.name, requests, light, self.level(now, node), self.turn(node)))
         return tuple(found)
+
+    def level(self, now: float, node: ClassNode) -> float:
+        """The lowest tag of the first MAX_FLOWS tenants that wait, in tokens per unit of weight, and at least V."""
+        virtual = max(0.0, self.virtual(now, node.name))
+        return max(virtual, min([self.tag(now, flow) for flow in _first_flows(node)], default=virtual))
+
+    def tag(self, now: float, flow: Flow) -> float:
+        """The tag of a tenant, in tokens per unit of weight. It begins to wait at V, if it is below."""
+        return (self._tags.get(flow) or self.begin_tag(flow)).of(now, flow)
 
     def turn(self, node: ClassNode) -> float:
         """What the class was served by all routers, per unit of weight, with what this one served since."""
         turn, served = self._turns.get(node.name, (0.0, 0.0))
         return turn + max(0.0, node.flows.served - served) / node.weight
 
-    def rest(self) -> None:
-        """Nothing waits, or a slot is free for it."""
-        for clock in self._clocks.values():
-            clock.rest()
+    def virtual(self, now: float, class_name: str) -> float:
+        """V of the class, as it is likely to be now; minus infinity while it is not known."""
+        virtual = self._virtual.get(class_name)
+        return -inf if virtual is None else virtual.value + virtual.grown(now)
 
-    def receive(self, lowest: Mapping[str, float]) -> None:
-        """V of each class. Rings without work go on to it."""
-        for name, level in lowest.items():
-            clock = self.clock(name)
-            clock.receive(level)
+    def known_virtual(self, class_name: str) -> float | None:
+        """V of the class as it was received last; None while it is not known."""
+        virtual = self._virtual.get(class_name)
+        return None if virtual is None else virtual.value
+
+    def receive(self, now: float, virtual: Mapping[str, float]) -> None:
+        """V of each class, which never falls. Rings without work go on by as much."""
+        for name, value in virtual.items():
+            known = self._virtual.get(name)
+            if value == inf:
+                continue
+            if known is None:
+                self._virtual[name] = _Moving(now, value)
+                continue
+            growth = max(0.0, value - known.value)
+            known.set(now, known.value + growth, growth)
             node = self._pool.nodes.get(name)
-            if node is not None and not node.flows.backlog:
-                node.flows.advance(clock.virtual(clock.lowest))
+            if growth and node is not None and not node.flows.backlog:
+                node.flows.advance(node.flows.given + growth)
+
+    def begin_tag(self, flow: Flow) -> _Tag:
+        """A tenant that is new here begins at V, and counts what it is served here until the exchange says more."""
+        begun = self._tags[flow] = _Tag(-inf, self.known_virtual(flow.node.name) or 0.0, flow.charged)
+        return begun
+
+    def set_tag(self, now: float, flow: Flow, tag: float, charged: float, elsewhere: float = 0.0) -> None:
+        """The tag of a tenant as the exchange says, counting `charged` of what it was charged here. `elsewhere`: what
+        other routers served it since the answer before.
+        """
+        known = self._tags.setdefault(flow, _Tag(now, tag, charged))
+        known.set(now, tag, elsewhere)
+        known.charged = charged
+
+    def keep_tags(self, flows: Iterable[Flow]) -> None:
+        """Forget the tags of all other tenants."""
+        self._tags = {flow: self._tags[flow] for flow in flows if flow in self._tags}
 
     def set_turn(self, class_name: str, turn: float, served: float) -> None:
         """The turn of a class as the exchange says, counting `served` of this router."""
         self._turns[class_name] = turn, served
 
-    def is_ahead(self) -> bool:
+    def is_ahead(self, now: float) -> bool:
         """Whether every class with work is more than two quanta ahead of V."""
         waiting = [node for node in self._pool.nodes.values() if node.flows.backlog]
         limit = AHEAD_QUANTA * self._pool.quantum
-        return bool(waiting) and all(
-            self.clock(node.name).level(node.flows.given) > self.clock(node.name).lowest + limit for node in waiting
-        )
-
-    def clock(self, class_name: str) -> CommonClock:
-        clock = self._clocks.get(class_name)
-        if clock is None:
-            clock = self._clocks[class_name] = CommonClock()
-        return clock
+        return bool(waiting) and all(self.level(now, node) > self.virtual(now, node.name) + limit for node in waiting)
 
 
 def light_requests(node: ClassNode, is_light: IsLight) -> int:
@@ -144,6 +180,6 @@ def light_requests(node: ClassNode, is_light: IsLight) -> int:
 
 
 def _first_flows(node: ClassNode) -> Iterator[Flow]:
+    """The first tenants that wait, about in the order of their turns."""
     new, now, following, later = node.flows.members_by_turn()
-    flows = chain(new, now, following, (flow for _, _, flow in later))
-    return (flow for _, flow in zip(range(MAX_FLOWS), flows, strict=False))
+    return islice(chain(new, now, following, (flow for _, _, flow in later)), MAX_FLOWS)

@@ -35,23 +35,24 @@ class PoolLeases:
         """What waits for a slot, retries (by class) included; nothing while one is free."""
         if not (self.pool.classes.backlog or retries) or self.borrower.free(now):
             return self.rest()
-        self.last_wants = self.level.wants(lambda flow: self.is_light(now, flow), retries)
+        self.last_wants = self.level.wants(now, lambda flow: self.is_light(now, flow), retries)
         return self.last_wants
 
     def rest(self) -> Wants:
         """Nothing waits, or nothing that waits could start."""
-        self.level.rest()
         self.last_wants = ()
         return ()
 
     def is_light(self, now: float, flow: Flow) -> bool:
-        """Whether the tenant asks for less than its share: of the pool, or of this router while that is not known."""
+        """Whether the tenant asks for less than its share of the pool. False while that is not known: at its own router
+        a tenant may look light that is not, and light tenants come first everywhere.
+        """
         estimator = self._scheduler.estimator(self.pool.name)
-        if estimator is None:
+        if estimator is None or not self.ledger.elsewhere.is_settled(now):
             return False
         asked_per_s = flow.stats.asked.rate(now)
         load = self.ledger.elsewhere.load(now, flow, self.pool, estimator, asked_per_s)
-        return load <= 1.0 if load is not None else asked_per_s <= (estimator.rate or 0.0) * self.pool.share(flow)
+        return load is not None and load <= 1.0
 
     def planned_slots(self, now: float) -> int:
         """The slots to plan with, for `Scheduler.capacity`."""

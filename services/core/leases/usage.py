@@ -14,6 +14,7 @@ Cost: O(tenants that this router knows) for each report, off the path of request
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 from math import exp, nan
 from typing import NamedTuple
@@ -51,7 +52,7 @@ class UsedElsewhere(NamedTuple):
 class _Entry:
     """One tenant in one class, as this router and the store know it."""
 
-    __slots__ = ("asked", "asked_at", "charged", "flow", "own", "reported_at", "seen", "taken")
+    __slots__ = ("asked", "asked_at", "charged", "flow", "own", "reported_at", "seen", "taken", "waited")
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -67,6 +68,8 @@ class _Entry:
         self.taken = (0, 0.0)
         """Requests and tokens of its rate limits, for the next report."""
         self.reported_at = 0.0
+        self.waited = False
+        """At the last report."""
 
 
 class UsageLedger:
@@ -83,6 +86,7 @@ class UsageLedger:
         "_pool",
         "_run",
         "_sequence",
+        "_steady",
         "elsewhere",
         "router",
         "routers",
@@ -102,6 +106,7 @@ class UsageLedger:
         self._entries: dict[Key, _Entry] = {}
         self._pending: tuple[Stamp, str, tuple[UsageRow, ...], dict[str, float]] | None = None
         self._active: dict[str, float] = {}
+        self._steady: dict[str, float] = {}
         self._classes: dict[str, list[float]] = {}  # by class: own in this run, and others' that was charged
 
     # ---- what is reported
@@ -113,31 +118,34 @@ class UsageLedger:
 
     def report(self, now: float, wants: tuple[Want, ...]) -> UsageReport:
         """The next call. `wants` is what waits for a slot; empty if nothing does."""
+        waiting = {want.class_name for want in wants}
         if self._pending is None:
             self._sequence += 1
             served = {name: node.flows.served for name, node in self._pool.nodes.items()}
-            self._pending = (self._epoch, self._sequence), self._run, self._rows(now), served
+            self._pending = (self._epoch, self._sequence), self._run, self._rows(now, waiting), served
         stamp, _, rows, _ = self._pending
-        waiting = {want.class_name: want.level for want in wants}
-        levels = [ClassLevel(name, node.weight, waiting.get(name)) for name, node in self._pool.nodes.items()]
+        levels = [
+            ClassLevel(name, node.weight, name in waiting, self._steady.get(name), self._level.known_virtual(name))
+            for name, node in self._pool.nodes.items()
+        ]
         return UsageReport(self.router, stamp, self._run, tuple(levels), rows)
 
-    def _rows(self, now: float) -> tuple[UsageRow, ...]:
+    def _rows(self, now: float, waiting: Collection[str]) -> tuple[UsageRow, ...]:
         """What has changed, or is active; of more than MAX_ROWS the first are those that waited longest."""
-        self._active = {}
+        self._active, self._steady = {}, {}
         flows = [flow for tenant in self._drr.tenants.values() for flow in tenant.flows_in(self._pool.name)]
         for flow in flows:
             if flow.active:
                 self._active[flow.node.name] = self._active.get(flow.node.name, 0.0) + flow.weight
         if len(flows) > MAX_ROWS:
             flows.sort(key=self._reported_at)
-        rows = (row for flow in flows if (row := self._row(now, flow)) is not None)
+        rows = (row for flow in flows if (row := self._row(now, flow, flow.node.name in waiting)) is not None)
         return tuple(islice(rows, MAX_ROWS))
 
     def _reported_at(self, flow: Flow) -> float:
         return self._entry(flow).reported_at
 
-    def _row(self, now: float, flow: Flow) -> UsageRow | None:
+    def _row(self, now: float, flow: Flow, class_waits: bool) -> UsageRow | None:
         entry = self._entry(flow)
         served = flow.charged - entry.charged
         before = entry.asked * exp((entry.asked_at - now) / DEMAND_S)
@@ -147,17 +155,25 @@ class UsageLedger:
             return None
         if now - entry.reported_at > FORGET_S:
             entry.seen = None
-        entry.charged, entry.taken, entry.reported_at = flow.charged, (0, 0.0), now
+        waits, emptied = class_waits and flow.backlog > 0, not entry.waited or flow.left_at > entry.reported_at
+        if waits and not emptied:
+            tag = self._level.tag(now, flow)
+            self._steady[flow.node.name] = min(self._steady.get(flow.node.name, tag), tag)
+        entry.charged, entry.taken, entry.reported_at, entry.waited = flow.charged, (0, 0.0), now, waits
         entry.asked, entry.asked_at = before + asked, now
-        return UsageRow(flow.tenant.id, flow.node.name, flow.weight, served, asked, requests, tokens, flow.active)
+        return UsageRow(
+            flow.tenant.id, flow.node.name, flow.weight, served, asked, requests, tokens, flow.active, waits, emptied
+        )
 
     def _entry(self, flow: Flow) -> _Entry:
         key = flow.tenant.id, flow.node.name
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(flow)
+            self._level.begin_tag(flow)
         elif entry.flow is not flow:  # its tenant was forgotten, and came back
-            entry.flow, entry.charged, entry.asked = flow, 0.0, 0.0
+            entry.flow, entry.charged, entry.asked, entry.waited = flow, 0.0, 0.0, False
+            self._level.begin_tag(flow)
         return entry
 
     # ---- what is charged
@@ -188,13 +204,17 @@ class UsageLedger:
                 continue
             own_asked_per_s = entry.asked * exp((entry.asked_at - now) / DEMAND_S) / DEMAND_S
             asked[key] = max(0.0, totals.asked_per_s - own_asked_per_s)
+            before = entry.seen
             if more := self._charge(now, entry, totals):
                 used.append(more)
+            if answer.added:
+                elsewhere = entry.seen.served - before.served if entry.seen and before else 0.0
+                self._level.set_tag(now, entry.flow, totals.tag, entry.charged, elsewhere)
         for name, of_all, _ in answer.classes:
             self._charge_class(now, name, of_all)
         weights = {name: max(0.0, weight - self._active.get(name, 0.0)) for name, weight in answer.weights}
         self.elsewhere.receive(now, asked, weights)
-        self._level.receive(dict(answer.lowest))
+        self._level.receive(now, dict(answer.virtual))
         self._forget(now)
         return used
 
@@ -257,6 +277,7 @@ class UsageLedger:
                 key: entry for key, entry in self._entries.items()
                 if entry.flow.tenant is known.get(key[0]) or now - entry.reported_at <= FORGET_S
             }  # fmt: skip
+            self._level.keep_tags(entry.flow for entry in self._entries.values())
 
     def __repr__(self) -> str:
         return f"<UsageLedger of {self.router}, run {self._run or 'unknown'}: {len(self._entries)} tenants>"

@@ -1,7 +1,7 @@
 -- The exchange of a pool's routers: services/core/leases/exchange.py, which says what each figure means, in a store.
 --
 -- KEYS  state     one packed table: the run, and what is known of routers and classes
---       sums      hash: served, requests, tokens, asked, asked at (doubles) of each tenant in each class
+--       sums      hash: served, requests, tokens, asked, asked at, tag, steady at (doubles) of each tenant in each class
 --       received  sorted set: when each of these was reported last
 --       active    sorted set: when each tenant in a class was active last
 --       weights   hash: the weight of each of these
@@ -17,7 +17,7 @@ local ACTIVE_FOR_S, DEMAND_S, LEVEL_S = 1, 3, 1
 local FORGET_S, FORGET_ROUTER_S, FORGET_AT_ONCE = 600, 86400, 100
 local AT_ONCE = 1000 -- arguments of one command: Lua's stack is small
 local MARK = string.rep('-', 65) -- so long that the server indexes a small hash as well, instead of reading through it
-local SUMS_FORMAT = '<ddddd'
+local SUMS_FORMAT = '<ddddddd'
 
 local STATE, SUMS, RECEIVED, ACTIVE, WEIGHTS = unpack(KEYS)
 
@@ -73,7 +73,7 @@ local function begin(run, now)
   redis.call('HSET', WEIGHTS, MARK, '')
   redis.call('ZADD', RECEIVED, '+inf', MARK)
   redis.call('ZADD', ACTIVE, '+inf', MARK)
-  return {run = run, now = now, levels = {}, stamps = {}, classes = {}, turns = {}, waiting = {}, active = {}}
+  return {run = run, now = now, levels = {}, stamps = {}, classes = {}, turns = {}, steady = {}, virtual = {}, waiting = {}, active = {}}
 end
 
 local function load(run, now)
@@ -125,13 +125,30 @@ local function fade(asked, asked_at)
   return asked * math.exp((asked_at - now) / DEMAND_S)
 end
 
+local function raise(class, virtual)
+  state.virtual[class] = math.max(state.virtual[class] or virtual, virtual)
+end
+
+-- The tag of a tenant, and when it last waited at a router from one report to the next.
+local function tagged(row, tag, steady_at)
+  local class, weight, served, waits, emptied = row[2], row[3], row[4], row[9], row[10]
+  tag = tag + served / weight
+  if waits and now - steady_at > LEVEL_S then
+    tag = math.max(tag, state.virtual[class] or 0)
+  end
+  return tag, waits and not emptied and now or steady_at
+end
+
 local function add()
   local hash, set = {}, {}
   for at, row in ipairs(rows) do
     local _, class, _, served, asked, requests, tokens = unpack(row, 1, 7)
     local field = fields[at]
-    local old = sums[field] or {0, 0, 0, 0, now}
-    sums[field] = {old[1] + served, old[2] + requests, old[3] + tokens, fade(old[4], old[5]) + asked, now}
+    local old = sums[field] or {0, 0, 0, 0, now, 0, -math.huge}
+    local tag, steady_at = tagged(row, old[6], old[7])
+    sums[field] = {
+      old[1] + served, old[2] + requests, old[3] + tokens, fade(old[4], old[5]) + asked, now, tag, steady_at,
+    }
     state.classes[class] = (state.classes[class] or 0) + served
     state.turns[class] = (state.turns[class] or 0) + served / (class_weights[class] or 1)
     hash[#hash + 1], hash[#hash + 2] = field, struct.pack(SUMS_FORMAT, unpack(sums[field]))
@@ -139,6 +156,35 @@ local function add()
   end
   bulk('HSET', SUMS, hash)
   bulk('ZADD', RECEIVED, set)
+end
+
+local function advance()
+  local steady, lowest = {}, {}
+  for at, row in ipairs(rows) do
+    local class, tag = row[2], sums[fields[at]][6]
+    if row[9] and not row[10] then
+      steady[class] = math.min(steady[class] or tag, tag)
+    end
+  end
+  state.steady[router] = {now, steady}
+  for _, name in ipairs(sorted(state.steady)) do
+    local of_router = state.steady[name]
+    if now - of_router[1] > LEVEL_S then
+      state.steady[name] = nil
+    else
+      for class, tag in pairs(of_router[2]) do
+        lowest[class] = math.min(lowest[class] or tag, tag)
+      end
+    end
+  end
+  for class, tag in pairs(lowest) do
+    raise(class, tag)
+  end
+  for at, row in ipairs(rows) do
+    if row[4] > 0 and not lowest[row[2]] then
+      raise(row[2], sums[fields[at]][6])
+    end
+  end
 end
 
 local function change_weight(class, tenants, weight)
@@ -205,17 +251,17 @@ local function forget()
   end
 end
 
-local function lowest_levels()
-  local lowest, routers = {}, 0
+-- The classes that wait at any router.
+local function waiting_now()
+  local waiting = {}
   for _, said in pairs(state.levels) do
-    routers = routers + 1
     for _, level in ipairs(said[2]) do
       if level[3] then
-        lowest[level[1]] = math.min(lowest[level[1]] or level[3], level[3])
+        waiting[level[1]] = true
       end
     end
   end
-  return lowest, routers
+  return sorted(waiting)
 end
 
 local function begin_waiting(names)
@@ -240,27 +286,31 @@ end
 local known = state.stamps[router] or {now, 0, 0}
 known[1] = now
 local added = run == state.run
+for _, level in ipairs(levels) do
+  if level[4] then
+    raise(level[1], level[4])
+  end
+end
 if added and (stamp[1] > known[2] or stamp[1] == known[2] and stamp[2] > known[3]) then
   known = {now, stamp[1], stamp[2]}
   add()
+  advance()
 end
 state.stamps[router] = known
 mark_active()
 state.levels[router] = {now, levels}
 forget()
-local lowest, routers = lowest_levels()
-local waiting = sorted(lowest)
-begin_waiting(waiting)
+begin_waiting(waiting_now())
 
 redis.call('SET', STATE, cmsgpack.pack(state))
 for _, key in ipairs(KEYS) do
   redis.call('PEXPIRE', key, FORGET_S * 1000)
 end
 
-local totals, classes, weights, least = {}, {}, {}, {}
+local totals, classes, weights, virtual = {}, {}, {}, {}
 for at, row in ipairs(rows) do
-  local sum = sums[fields[at]] or {0, 0, 0, 0, now}
-  totals[at] = {row[1], row[2], sum[1], fade(sum[4], sum[5]) / DEMAND_S, sum[2], sum[3]}
+  local sum = sums[fields[at]] or {0, 0, 0, 0, now, 0}
+  totals[at] = {row[1], row[2], sum[1], fade(sum[4], sum[5]) / DEMAND_S, sum[2], sum[3], sum[6]}
 end
 for at, name in ipairs(sorted(state.classes)) do
   classes[at] = {name, state.classes[name], state.turns[name]}
@@ -268,7 +318,7 @@ end
 for at, name in ipairs(sorted(state.active)) do
   weights[at] = {name, state.active[name][2]}
 end
-for at, name in ipairs(waiting) do
-  least[at] = {name, lowest[name]}
+for at, name in ipairs(sorted(state.virtual)) do
+  virtual[at] = {name, state.virtual[name]}
 end
-return cmsgpack.pack({state.run, stamp, added, routers, totals, classes, weights, least})
+return cmsgpack.pack({state.run, stamp, added, #sorted(state.levels), totals, classes, weights, virtual})

@@ -1,6 +1,6 @@
 """The exchange in Valkey or Redis (5 or later): one script, five keys in one hash slot, one round trip a call.
 
-    weir:exchange:1:{pool}:state, :sums, :received, :active, :weights        `exchange.lua` says what they hold
+    weir:exchange:2:{pool}:state, :sums, :received, :active, :weights        `exchange.lua` says what they hold
 
 The number is that of the layout. EVALSHA names the script by its checksum, so routers of two versions call each their
 own. A server without the script gets it within the same call.
@@ -21,7 +21,7 @@ from services.router.leases.exchanging import TIMEOUT_S
 from services.router.leases.fault import StoreFault
 from services.runtime.valkey import redis_client
 
-PREFIX = "weir:exchange:1:"
+PREFIX = "weir:exchange:2:"
 PARTS = ("state", "sums", "received", "active", "weights")
 SCRIPT = Path(__file__).with_name("exchange.lua").read_text(encoding="utf-8")
 RUN_BYTES = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,6 +43,7 @@ class Sharing(Collector):
 
 def sharing_state(leasing: Leasing) -> dict[str, Any]:
     """For /admin/state: each pool's exchange and levels, each worker's lease."""
+    now = asyncio.get_running_loop().time()
     return {
         "router": leasing.name,
         "pools": [
@@ -54,8 +56,8 @@ def sharing_state(leasing: Leasing) -> dict[str, Any]:
                 "levels": [
                     {
                         "class": node.name,
-                        "level": pool.leases.level.clock(node.name).level(node.flows.given),
-                        "lowest": finite(pool.leases.level.clock(node.name).lowest),
+                        "level": pool.leases.level.level(now, node),
+                        "lowest": finite(pool.leases.level.virtual(now, node.name)),
                         "turn": pool.leases.level.turn(node),
                     }
                     for node in pool.leases.pool.nodes.values()

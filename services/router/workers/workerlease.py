@@ -41,7 +41,7 @@ class WorkerLease:
         wants are repeated.
         """
         leases, grant = self.leases, None if sent is None else grant_of(sent)
-        is_ahead = leases.borrower.is_large and leases.level.is_ahead()
+        is_ahead = leases.borrower.is_large and leases.level.is_ahead(now)
         for _, ask in leases.borrower.end(now, self.name, grant, is_ahead=is_ahead):
             self._send(ask if grant is not None else ask._replace(wants=self._wants()))
 

@@ -1,35 +1,142 @@
-"""Rings on one clock: no credit for time without work, and no debt that stands still."""
+"""One tag for a tenant at all routers: no credit for time without work, and no debt that stands still."""
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from services.core.leases.level import MAX_FLOWS, MAX_WANTED, CommonClock, light_requests
+from services.core.leases.exchange import UsageExchange
+from services.core.leases.level import MAX_FLOWS, MAX_WANTED, light_requests
+from services.core.pool import Flow
 from tests.core.leases.rig import QUANTUM, Site
 
 
-def test_a_ring_that_begins_to_wait_is_set_to_the_lowest_level_and_not_below() -> None:
-    clock = CommonClock()
-    clock.receive(100.0)
-    assert clock.wait(30.0) == 100.0
-    assert clock.wait(40.0) == 110.0
-    clock.receive(500.0)
-    assert clock.wait(40.0) == 110.0, "it waits already"
-    clock.rest()
-    assert clock.wait(40.0) == 500.0
+def level_of(site: Site, now: float = 0.0, name: str = "default") -> float:
+    return site.level.level(now, site.pool.nodes[name])
 
 
-def test_a_ring_that_is_ahead_stays_ahead() -> None:
-    clock = CommonClock()
-    clock.receive(10.0)
-    assert clock.wait(80.0) == 80.0
+def flow_of(site: Site, tenant: str) -> Flow:
+    return site.drr.tenants[tenant].flows["default"]
 
 
-def test_the_lowest_level_never_falls() -> None:
-    clock = CommonClock()
-    for lowest in (10.0, 5.0, float("inf")):
-        clock.receive(lowest)
-    assert clock.lowest == 10.0
+def call(store: UsageExchange, now: float, *sites: Site) -> None:
+    """Each router exchanges. What is queued waits for a slot."""
+    for site in sites:
+        site.ledger.receive(now, store.call(now, site.ledger.report(now, site.level.wants(now, lambda flow: False))))
+
+
+def begun(*weights: dict[str, float]) -> tuple[UsageExchange, *tuple[Site, ...]]:
+    """A store, and routers that have exchanged once."""
+    store, sites = UsageExchange("x"), [Site(f"r{n}", each) for n, each in enumerate(weights)]
+    call(store, 0.0, *sites)
+    call(store, 0.0, *sites)
+    return store, *sites
+
+
+def test_the_level_is_the_tag_of_the_tenant_whose_turn_is_next() -> None:
+    site = Site("r0", {"a": 1.0, "b": 4.0})
+    site.queue("b")
+    site.queue("a")
+    site.level.set_tag(0.0, flow_of(site, "a"), 70.0, 0.0)
+    site.level.set_tag(0.0, flow_of(site, "b"), 30.0, 0.0)
+    assert level_of(site) == 30.0
+    site.queue("b")
+    site.serve(1)
+    assert level_of(site) == pytest.approx(30.0 + 10.0 / 4.0), "with what it was served here since"
+    site.serve(1)
+    assert level_of(site) == 70.0
+
+
+def test_a_level_is_not_below_virtual_time_which_never_falls() -> None:
+    site = Site("r0", {"a": 1.0})
+    assert site.level.virtual(0.0, "default") == -inf
+    site.queue("a")
+    for virtual in (100.0, 40.0, inf):
+        site.level.receive(0.0, {"default": virtual})
+    assert level_of(site) == site.level.virtual(0.0, "default") == 100.0
+
+
+def test_a_tenant_that_two_routers_serve_has_one_tag_so_neither_is_behind_for_it() -> None:
+    store, one, other = begun({"a": 1.0}, {"a": 1.0})
+    for site in (one, other):
+        site.queue("a", 100)
+    call(store, 0.2, one, other)
+    one.serve(50)  # the other one was stopped meanwhile
+    for now in (0.4, 0.6):
+        call(store, now, one, other)
+    assert level_of(one) == level_of(other) == pytest.approx(500.0)
+
+
+def test_a_router_that_starts_while_no_other_one_waits_begins_where_they_are() -> None:
+    store, one = begun({"a": 1.0, "b": 1.0})
+    one.queue("a", 50)
+    one.serve(50)
+    call(store, 0.2, one)
+    late = Site("r1", {"a": 1.0, "c": 1.0})
+    late.queue("c", 9)
+    call(store, 0.4, late)
+    call(store, 0.6, late)
+    one.queue("b", 9)
+    call(store, 0.8, one, late)
+    assert level_of(one) == level_of(late) == pytest.approx(500.0)
+
+
+def test_a_router_whose_tenants_were_served_less_is_behind_until_they_have_been_served_as_much() -> None:
+    store, one, other = begun({"a": 1.0}, {"b": 2.0})
+    one.queue("a", 100)
+    other.queue("b", 100)
+    for now in (0.2, 0.4):
+        call(store, now, one, other)
+    one.serve(30)
+    call(store, 0.6, one, other)
+    assert level_of(one) - level_of(other) == pytest.approx(300.0)
+    other.serve(60)
+    call(store, 0.8, one, other)
+    assert level_of(one) == pytest.approx(level_of(other))
+
+
+def test_a_tenant_saves_nothing_up_while_it_asks_for_less_than_it_could_get() -> None:
+    store, one, other = begun({"a": 1.0}, {"b": 1.0})
+    one.queue("a", 1000)
+    for turn in range(50):
+        one.serve(10)
+        other.queue("b")
+        call(store, 0.2 * turn, one, other)
+        other.serve(1, 0.2 * turn + 0.1)
+    other.queue("b", 100)
+    call(store, 10.0, one, other)
+    assert level_of(other) >= level_of(one) - 100.0, "b waited at each exchange, and was empty between them"
+
+
+def test_a_tenant_that_waits_all_the_time_keeps_what_it_has_coming() -> None:
+    store, one, other = begun({"a": 1.0}, {"b": 1.0})
+    one.queue("a", 1000)
+    other.queue("b", 1000)
+    for turn in range(50):
+        call(store, 0.2 * turn, one, other)
+        one.serve(10)
+    call(store, 10.0, one, other)
+    assert level_of(one) - level_of(other) == pytest.approx(50 * 100.0 - 100.0), "since it waited twice in a row"
+
+
+def test_a_router_that_hears_of_no_store_counts_what_it_serves_itself() -> None:
+    site = Site("r0", {"a": 2.0})
+    site.queue("a", 50)
+    site.ledger.report(0.0, ())
+    site.serve(10)
+    assert level_of(site) == pytest.approx(50.0)
+    site.level.receive(0.0, {"default": 80.0})
+    assert level_of(site) == 80.0, "it never falls behind those that it meets at workers"
+
+
+def test_tags_of_tenants_that_are_forgotten_are_dropped() -> None:
+    site = Site("r0", {"a": 1.0, "b": 1.0})
+    for tenant in "ab":
+        site.queue(tenant)
+        site.level.set_tag(0.0, flow_of(site, tenant), 5.0, 0.0)
+    site.level.keep_tags([flow_of(site, "b")])
+    assert list(site.level._tags) == [flow_of(site, "b")]
 
 
 def test_wants_are_what_could_start_by_class() -> None:
@@ -38,10 +145,10 @@ def test_wants_are_what_could_start_by_class() -> None:
     )  # fmt: skip
     site.queue("a", 3)
     site.queue("b", 100)
-    wants = {want.class_name: want for want in site.level.wants(lambda flow: flow.tenant.id == "a")}
+    wants = {want.class_name: want for want in site.level.wants(0.0, lambda flow: flow.tenant.id == "a")}
     assert (wants["gold"].requests, wants["gold"].light) == (3, 3)
     assert (wants["tin"].requests, wants["tin"].light) == (MAX_WANTED, 0)
-    assert Site("r1", {}).level.wants(lambda flow: True) == ()
+    assert Site("r1", {}).level.wants(0.0, lambda flow: True) == ()
 
 
 def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> None:
@@ -63,28 +170,31 @@ def test_a_ring_without_work_follows_the_others_so_that_debts_are_paid() -> None
     site.pool.charge_elsewhere(0.0, flow, 100.0)
     owed = -flow.node.flows.deficit_at(0.0, flow)
     assert owed > 90.0
-    site.level.receive({"default": 60.0})
+    site.level.receive(0.0, {"default": 1000.0})
+    assert -flow.node.flows.deficit_at(0.0, flow) == pytest.approx(owed), "where the others are is no progress yet"
+    site.level.receive(0.0, {"default": 1060.0})
     assert -flow.node.flows.deficit_at(0.0, flow) == pytest.approx(owed - 60.0)
-    site.level.receive({"default": 1e6})
+    site.level.receive(0.0, {"default": 1e6})
     assert flow.node.flows.deficit_at(0.0, flow) == QUANTUM
 
 
 def test_a_ring_with_work_is_not_moved() -> None:
     site = Site("r0", {"a": 1.0})
     site.queue("a")
-    site.level.receive({"default": 1e6, "unknown": 5.0})
+    site.level.receive(0.0, {"default": 1e6, "unknown": 5.0})
     assert site.pool.nodes["default"].flows.given == 0.0
 
 
 def test_a_router_is_ahead_when_all_its_classes_are() -> None:
     site = Site("r0", {"a": 1.0})
-    assert not site.level.is_ahead()
+    assert not site.level.is_ahead(0.0)
     site.queue("a", 50)
-    site.level.receive({"default": 5.0})
+    site.ledger.report(0.0, ())
+    site.level.receive(0.0, {"default": 5.0})
     site.serve(9)
-    assert site.level.is_ahead()
-    site.level.clock("default").receive(1e6)
-    assert not site.level.is_ahead()
+    assert site.level.is_ahead(0.0)
+    site.level.receive(0.0, {"default": 1e6})
+    assert not site.level.is_ahead(0.0)
 
 
 def test_light_requests_are_counted_among_the_next_tenants_only() -> None:

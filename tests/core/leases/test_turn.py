@@ -23,8 +23,11 @@ def claim(router: str, *, promised: int = 1, n: int = 1, light: int = 0, level: 
         ([claim("a", level=31.0, promised=1), claim("b", level=20.0, promised=3)], "b"),  # beyond it: by level
         ([claim("a", n=2, promised=2), claim("b", n=6, promised=2)], "b"),  # it has less of what it could use
         ([claim("a", level=5.0, light=1, promised=9), claim("b", n=9)], "a"),  # light first
-        ([claim("a", level=11.0, light=1), claim("b")], "b"),  # but not for a router that is ahead
+        ([claim("a", level=80.0, light=1, promised=9), claim("b", n=9)], "a"),  # since levels are old
+        ([claim("a", level=81.0, light=1), claim("b")], "b"),  # but not for a router that is far ahead
         ([claim("a", level=9.0, light=1), claim("b", level=5.0, light=1)], "b"),
+        ([claim("a", level=50.0, light=1, n=9), claim("b", light=1)], "a"),  # among light ones by share
+        ([claim("a", level=81.0, light=1, n=9), claim("b", light=1)], "b"),
         ([claim("a", name="gold", turn=3.0), claim("b", name="tin", turn=2.0, level=99.0)], "b"),  # its class's turn
         ([claim("a", name="gold", light=1, turn=3.0), claim("b", name="tin", turn=2.0)], "b"),
     ],
@@ -42,6 +45,9 @@ def test_who_gets_the_next_slot(claims: list[Claim], winner: str) -> None:
         (claim("a", promised=2, n=4), claim("b", promised=2, n=4), True),  # a move would only turn it round
         (claim("a", promised=1), claim("b", promised=1, light=1), False),
         (claim("a", promised=9, light=1), claim("b", promised=0), True),
+        (claim("a", promised=9, light=1, level=80.0), claim("b", promised=0), True),
+        (claim("a", promised=9, light=1, level=81.0), claim("b", promised=0), False),
+        (claim("a", promised=9, light=1), claim("b", promised=0, n=9, light=1, level=50.0), False),  # by share
         (claim("a", name="gold", turn=10.0), claim("b", name="tin", turn=0.0), True),  # within a quantum
         (claim("a", name="gold", turn=10.1), claim("b", name="tin", turn=0.0), False),
     ],

@@ -33,7 +33,7 @@ def report_of(given: dict[str, Any]) -> UsageReport:
         given["router"],
         (given["epoch"], given["sequence"]),
         given["run"],
-        tuple(ClassLevel(name, weight, level) for name, weight, level in given.get("classes", [])),
+        tuple(ClassLevel(*each) for each in given.get("classes", [])),
         tuple(UsageRow(**row) for row in given.get("rows", [])),
     )
 
@@ -46,12 +46,12 @@ def plain(answer: UsageAnswer) -> dict[str, Any]:
         "routers": answer.routers,
         "totals": [
             [each.tenant, each.class_name, *map(_rounded, (each.served, each.asked_per_s)), each.requests,
-             _rounded(each.tokens)]
+             _rounded(each.tokens), _rounded(each.tag)]
             for each in answer.totals
         ],
         "classes": [[name, _rounded(served), _rounded(turn)] for name, served, turn in answer.classes],
         "weights": [[name, _rounded(weight)] for name, weight in answer.weights],
-        "lowest": [[name, _rounded(level)] for name, level in answer.lowest],
+        "virtual": [[name, _rounded(level)] for name, level in answer.virtual],
     }  # fmt: skip
 
 

@@ -86,13 +86,13 @@ WEIGHTS = st.sampled_from([0.25, 1.0, 2.0, 8.0])
 ROWS = st.lists(
     st.builds(
         UsageRow, TENANTS, st.sampled_from(CLASSES), WEIGHTS, FIGURES, st.floats(0, 1e6), st.integers(0, 1000), FIGURES,
-        st.booleans(),
+        st.booleans(), st.booleans(), st.booleans(),
     ),
     max_size=6,
     unique_by=lambda row: row[:2],
 ).map(tuple)  # fmt: skip
 LEVELS = st.lists(
-    st.builds(ClassLevel, st.sampled_from(CLASSES), WEIGHTS, st.none() | st.floats(-1e3, 1e9)),
+    st.builds(ClassLevel, st.sampled_from(CLASSES), WEIGHTS, st.booleans(), st.none() | st.floats(-1e3, 1e9)),
     max_size=4,
     unique_by=lambda level: level[0],
 ).map(tuple)
@@ -177,7 +177,7 @@ def test_thousands_of_tenants_in_one_report_are_added_and_answered(store: Played
     store.emptied("x")
     pure = UsageExchange("x")
     rows = tuple(UsageRow(f"tenant-{n}", "default", 2.0, served=float(n), active=True) for n in range(5_000))
-    report = UsageReport("r0", (1, 1), "x", (ClassLevel("default", 1.0, 3.0),), rows)
+    report = UsageReport("r0", (1, 1), "x", (ClassLevel("default", 1.0, True),), rows)
     assert plain(store.call(0.0, report)) == plain(pure.call(0.0, report))
     later = report._replace(stamp=(1, 2), rows=())
     assert plain(store.call(2.0, later)) == plain(pure.call(2.0, later)), "none is active any more"
