@@ -2,11 +2,14 @@
 
 The status of a stream is sent with the first token. A request that ends earlier gets a status of its own (429, 503,
 504), so the router can retry it. A request that ends later gets a `failed` event, and the stream ends.
+
+The last event carries the grant of the request's end. One that no event has carried is pushed on the router's stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -24,12 +27,15 @@ from services.contracts.generate import (
     Token,
     WorkerStatus,
 )
+from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant, Number, RouterName
 from services.core.outcome import Outcome
-from services.runtime.api import Call, describe, json_answer, native
+from services.runtime.api import Call, add_native, describe, json_answer, native
 from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
 from services.runtime.health import Readiness
 from services.runtime.http import Exchange
-from services.runtime.strictjson import LONG, decode
+from services.runtime.leasewire import wire_grant
+from services.runtime.query import parameters
+from services.runtime.strictjson import LONG, convert, decode
 from services.worker.batching import EngineLoop
 from services.worker.engines.faults import Faults
 from services.worker.job import Job
@@ -43,6 +49,15 @@ EXAMPLES = (
     InferRequest(prompt="Why is the sky blue?", max_tokens=64),
     InferReply("Because air scatters blue light most.", 8, 2, 412.5),
     CancelReply("r-1", True),
+    LeaseAsk(
+        router="router-0",
+        stamp=(1795700000000, 41),
+        ack=(1795700000000, 12),
+        wants=[LeaseWant("default", 2, 0, 310.0, 310.0)],
+        quantum=256.0,
+        ttl_ms=750.0,
+    ),
+    LeaseGrant(stamp=(1795700000000, 13), echo=(1795700000000, 41), may=3, ttl_ms=750.0, slots=8),
     WorkerStatus(
         name="worker-0",
         engine="simulated",
@@ -62,6 +77,14 @@ EXAMPLES = (
 GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # sent in place of the last event when the garbage fault applies
 MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128
+_WHOLE = re.compile(r"[0-9]{1,16}")
+EPOCH = {
+    "name": "epoch",
+    "in": "query",
+    "required": True,
+    "description": "Of the router's asks: when its process started, in milliseconds since 1970.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
+}
 
 
 class WorkerApi:
@@ -89,7 +112,7 @@ class WorkerApi:
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
     def add_to(self, api: FastAPI) -> None:
-        """Add `/generate`, `/cancel/{id}` and `/status`, which the router calls, and `/infer`."""
+        """Add `/generate`, `/cancel/{id}`, `/status` and the leases, which routers call, and `/infer`."""
         generated = describe("One answer, as newline-delimited events or as its last event.", request=GenerateRequest)
         generated["responses"][200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
         api.add_api_route("/generate", native(self.generate), methods=["POST"], **generated)
@@ -99,6 +122,23 @@ class WorkerApi:
         api.add_api_route("/cancel/{id}", self.cancel, methods=["POST"], **cancelled)
         shown = describe("Capacity and speed of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
         api.add_api_route("/status", self.status, methods=["GET"], **shown)
+        self._add_leases(api)
+
+    def _add_leases(self, api: FastAPI) -> None:
+        """`/lease` and `/lease/{router}`, which the routers call where several share a pool."""
+        granted = describe(
+            "What one of several routers may use here.", request=LeaseAsk, reply=LeaseGrant, refusals=(Outcome.BAD_INPUT,)
+        )
+        pushed = describe(
+            "Grants for one router as newline-delimited JSON, for as long as its lease lasts.",
+            refusals=(Outcome.BAD_INPUT, Outcome.NO_CAPACITY, Outcome.DRAINING),
+            parameters=[EPOCH],
+        )
+        answers = pushed["responses"]
+        answers[200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
+        answers[409] = {**answers[400], "description": "older_epoch"}
+        routes = {("POST", "/lease"): self.lease, ("GET", "/lease/{router}"): self.grants}
+        add_native(api, routes, {"/lease": granted, "/lease/{router}": pushed})
 
     def ready(self) -> Readiness:
         """Ready while the engine loop runs. A full worker is ready: it rejects at once with `yield`."""
@@ -111,8 +151,11 @@ class WorkerApi:
         job = await self._admit(exchange, _read_generate)
         try:
             await (self._send_stream if job.sequence.request.stream else self._send_whole)(exchange, job)
+            if exchange.complete:
+                job.loan.grant = None  # the last event carried it
         finally:
             self._loop.abandon(job)  # no effect if the job has ended
+            self._loop.lending.push_rest(job.loan)
 
     async def infer(self, exchange: Call) -> Response:
         """POST /infer: one answer as plain JSON, for use with curl."""
@@ -145,6 +188,29 @@ class WorkerApi:
         )  # fmt: skip
         return json_answer(reply)
 
+    async def lease(self, exchange: Exchange) -> None:
+        """POST /lease: what the router may use now."""
+        sent = decode(exchange.body, LeaseAsk)
+        await exchange.reply(200, self._encode(self._loop.lending.answer(sent)))
+
+    async def grants(self, exchange: Exchange) -> None:
+        """GET /lease/{router}: each grant that is pushed to this router, the newest when the router is slow to read. The
+        lease ends with the stream.
+        """
+        lending = self._loop.lending
+        target = _lease_target(exchange)
+        stream = lending.open(target.router, target.epoch)
+        exchange.on_gone(partial(lending.close, stream))
+        try:
+            await exchange.start(200, NDJSON)
+            await exchange.write(b"")  # the head, at once
+            while await stream.is_offered():
+                await exchange.write(b"")  # waits until the router has read what was written
+                await exchange.write(self._encode(wire_grant(stream.take())) + b"\n")
+            await exchange.end()
+        finally:
+            lending.close(stream)
+
     async def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
         """Read a request and submit it. A request rejected here never becomes a job, so it is counted here."""
         try:
@@ -176,7 +242,7 @@ class WorkerApi:
             lines = [self._encode(Token(text)) for text in texts]
             ending = job.stream.ending
             if ending is not None:
-                lines.append(GARBAGE if broken else self._encode(_last_event(ending)))
+                lines.append(GARBAGE if broken else self._encode(_last_event(ending, job)))
             await exchange.write(b"\n".join(lines) + b"\n")
             if ending is not None:
                 break
@@ -187,8 +253,24 @@ class WorkerApi:
     async def _send_whole(self, exchange: Exchange, job: Job) -> None:
         text, done = await _whole(job)
         _log(exchange, job)
-        line = GARBAGE if self._faults.garbage_now() else self._encode(msgspec.structs.replace(done, text=text))
+        whole = msgspec.structs.replace(done, text=text, lease=_grant_of(job))
+        line = GARBAGE if self._faults.garbage_now() else self._encode(whole)
         await exchange.reply(200, line + b"\n", content_type=NDJSON)
+
+
+class LeaseTarget(msgspec.Struct, frozen=True):
+    """The path and query of `GET /lease/{router}`."""
+
+    router: RouterName
+    epoch: Number
+
+
+def _lease_target(exchange: Exchange) -> LeaseTarget:
+    """Raises BadInput that names the field."""
+    text = parameters(exchange.query, ("epoch",)).get("epoch", "")
+    if not _WHOLE.fullmatch(text):
+        raise BadInput("epoch: must be a whole number, in milliseconds since 1970", "epoch")
+    return convert({"router": exchange.tail, "epoch": int(text)}, LeaseTarget)
 
 
 def _read_generate(body: bytes) -> GenerateRequest:
@@ -226,8 +308,16 @@ def _refused(dropped: Dropped) -> Refused:
     return refused
 
 
-def _last_event(ending: Done | Dropped) -> Done | Failed:
-    return ending if isinstance(ending, Done) else Failed(ending.code, ending.message)
+def _last_event(ending: Done | Dropped, job: Job) -> Done | Failed:
+    grant = _grant_of(job)
+    if isinstance(ending, Dropped):
+        return Failed(ending.code, ending.message, grant)
+    return ending if grant is None else msgspec.structs.replace(ending, lease=grant)
+
+
+def _grant_of(job: Job) -> LeaseGrant | None:
+    """The grant of the request's end, for its last event."""
+    return None if job.loan.grant is None else wire_grant(job.loan.grant)
 
 
 def _log(exchange: Exchange, job: Job) -> None:

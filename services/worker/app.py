@@ -59,6 +59,7 @@ def build(
         waiting=lambda: loop.waiting,
         kv_usage=lambda: loop.executor.kv_usage,
         memory=lambda: loop.executor.memory,
+        lending=loop.lending,
     )
     routes = WorkerApi(
         loop,

@@ -20,6 +20,7 @@ from services.worker.engine import FinishReason, Sequence, Step
 from services.worker.engine_executor import EngineDied, EngineExecutor
 from services.worker.engine_restart import restart_engine
 from services.worker.job import Job
+from services.worker.lending import Lending, Loan
 from services.worker.metrics import WorkerMetrics
 from services.worker.pace import EnginePace
 from services.worker.stops import StopFilter
@@ -44,11 +45,13 @@ class EngineLoop:
         chance: random.Random,
         stream_buffer_tokens: int,
         stall_s: float,
+        lending: Lending | None = None,
     ) -> None:
         self.executor = executor
         self.pace = EnginePace()
         self.draining = False
         self.replacing = False
+        self.lending = Lending() if lending is None else lending
         self._scheduler = scheduler
         self._metrics = metrics
         self._log = log
@@ -94,7 +97,21 @@ class EngineLoop:
     async def submit(self, request: GenerateRequest) -> Job:
         """Queue a request. Raises Refused if there is no place, BadInput if the request cannot run here."""
         arrived_at = _now()
+        if request.lease is not None:
+            self.lending.receive(request.lease)
         self._check_capacity(request)
+        loan = self.lending.borrow(request.lease)
+        if loan is None:
+            raise self._full("every slot is in use, or lent to a router that has not used it yet", "no_lease")
+        try:
+            sequence = await self._prepare(request)
+        except BaseException:
+            self.lending.give_back(loan)
+            self.lending.push_rest(loan)  # the request ends with a status, which carries no grant
+            raise
+        return self._enqueue(request, sequence, arrived_at, loan)
+
+    async def _prepare(self, request: GenerateRequest) -> Sequence:
         self._preparing += 1
         try:
             sequence = await self.executor.prepare(request)
@@ -107,9 +124,9 @@ class EngineLoop:
         except WeirError:
             self.executor.drop(sequence)
             raise
-        return self._enqueue(request, sequence, arrived_at)
+        return sequence
 
-    def _enqueue(self, request: GenerateRequest, sequence: Sequence, arrived_at: float) -> Job:
+    def _enqueue(self, request: GenerateRequest, sequence: Sequence, arrived_at: float, loan: Loan) -> Job:
         deadline = arrived_at + request.deadline_ms / 1000
         sequence.deadline = deadline
         job = Job(
@@ -121,7 +138,9 @@ class EngineLoop:
             ),
             stops=StopFilter(request.stop),
             deadline=deadline,
+            loan=loan,
         )
+        job.ticket.hold(partial(self.lending.give_back, loan))  # first, so that it is released last: the slot is free
         self._jobs[job.id] = job
         timer = asyncio.get_running_loop().call_at(deadline, self._deadline_passed, job)
         job.ticket.hold(partial(self._forget, job, timer))
@@ -166,12 +185,15 @@ class EngineLoop:
                 f"id: a request {request.id!r} is already queued or running", "id", status=409, code="duplicate_id"
             )
         if self._scheduler.full(self.running + self._preparing):
-            wait_ms = self.predicted_wait_s() * 1000
-            raise Refused(
-                Outcome.YIELD, f"all {self._scheduler.slots} slots are in use and {self.waiting} requests are queued",
-                reason="worker_queue_full", predicted_wait_ms=wait_ms, queue_depth=self.waiting,
-                retry_hint_ms=wait_ms * (1 + self._chance.uniform(0, HINT_JITTER)),
-            )  # fmt: skip
+            queued = f"all {self._scheduler.slots} slots are in use and {self.waiting} requests are queued"
+            raise self._full(queued, "worker_queue_full")
+
+    def _full(self, message: str, reason: str) -> Refused:
+        wait_ms = self.predicted_wait_s() * 1000
+        return Refused(
+            Outcome.YIELD, message, reason=reason, predicted_wait_ms=wait_ms, queue_depth=self.waiting,
+            retry_hint_ms=wait_ms * (1 + self._chance.uniform(0, HINT_JITTER)),
+        )  # fmt: skip
 
     def check_engine(self) -> None:
         """Raises Refused while there is no engine: loading, being replaced, or its loop has stopped."""
@@ -297,6 +319,7 @@ class EngineLoop:
                 "the engine's number of slots changed", slots=self.executor.slots, before=self._scheduler.slots
             )
             self._scheduler.resize(self.executor.slots)
+        self.lending.resize(0 if self.draining else self.executor.slots)
         for job in list(self._jobs.values()):
             if job.started_at is None and job.sequence.reserved_tokens > self.executor.kv_tokens:
                 self._drop(job, Outcome.NO_CAPACITY, "this worker's memory has shrunk, and the request does not fit")
@@ -309,6 +332,7 @@ class EngineLoop:
     async def _replace_engine(self, why: str) -> None:
         """Fail the running requests, reject the queued ones, and restart the engine for as long as that takes."""
         self.replacing = True
+        self.lending.resize(0)
         self._metrics.engine_restarts.inc()
         self._log.error("replacing the engine", why=why, requests=self.running, waiting=len(self._scheduler))
         for job in list(self._running.values()):
@@ -362,6 +386,7 @@ class EngineLoop:
     def drain(self, grace_s: float) -> None:
         """Accept no requests, reject the queued ones, and give the running ones `grace_s` seconds to finish."""
         self.draining = True
+        self.lending.leave()
         for waiting in self._scheduler.flush():
             self._drop(waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started")
         loop = asyncio.get_running_loop()
@@ -371,6 +396,7 @@ class EngineLoop:
         """End the remaining requests, the loop and the engine."""
         self.draining = True
         self._drop_all("this worker has shut down")
+        self.lending.stop()
         if self._grace is not None:
             self._grace.cancel()
         if self._task is not None:
@@ -388,6 +414,7 @@ class EngineLoop:
             return
         error = task.exception()
         self._log.error("the engine loop stopped", traceback="" if error is None else place_of(error))
+        self.lending.resize(0)
         for job in list(self._jobs.values()):
             self._drop(job, Outcome.INTERNAL, "the worker's engine loop stopped; its log says why")
 

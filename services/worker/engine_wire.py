@@ -202,7 +202,8 @@ def frame(message: Question | Answer) -> bytes:
 
 
 def pack_request(request: GenerateRequest) -> bytes:
-    return _encoder.encode(request)
+    """Without its ask for slots: engines know no routers."""
+    return _encoder.encode(request if request.lease is None else msgspec.structs.replace(request, lease=None))
 
 
 class Frames:

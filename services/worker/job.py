@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from services.contracts.generate import Done, Timings, Usage
 from services.worker.engine import FinishReason, Sequence
+from services.worker.lending import Loan
 from services.worker.stops import StopFilter
 from services.worker.stream import AnswerStream
 from services.worker.ticket import Ticket
@@ -20,6 +21,7 @@ class Job:
     stream: AnswerStream
     stops: StopFilter
     deadline: float
+    loan: Loan
     started_at: float | None = None
     first_token_at: float | None = None
     batch_size: int = 0

@@ -6,13 +6,16 @@ inference gateways already scrape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from services.core.outcome import Outcome
 from services.runtime.telemetry import SECONDS_BUCKETS
 from services.worker.engine import Memory, Step
+from services.worker.lending import Lending
 
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 WASTE_REASONS = ("client_gone", "deadline_exceeded", "write_stall", "draining", "internal_error", "lost")
@@ -77,6 +80,7 @@ class WorkerMetrics:
         waiting: Callable[[], float],
         kv_usage: Callable[[], float],
         memory: Callable[[], Memory],
+        lending: Lending,
     ) -> None:
         self._gauge("weir_worker_slots", "Largest number of running sequences", slots)
         self._gauge("weir_worker_inflight", "Running sequences", inflight)
@@ -86,6 +90,7 @@ class WorkerMetrics:
         self._gauge(
             "weir_worker_gpu_bytes", "Memory of the GPU that the engine has reserved", lambda: memory().gpu_bytes
         )
+        self.registry.register(LeaseCollector(lending))
         for name, meaning, read in (
             ("vllm:num_requests_running", "Running sequences", inflight),
             ("vllm:num_requests_waiting", "Queued requests", waiting),
@@ -96,3 +101,19 @@ class WorkerMetrics:
 
     def _gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
         Gauge(name, meaning, registry=self.registry).set_function(read)
+
+
+class LeaseCollector(Collector):
+    """What is lent to several routers, read at each scrape. Each router has its own part by worker."""
+
+    def __init__(self, lending: Lending) -> None:
+        self._lending = lending
+
+    def collect(self) -> Iterator[Metric]:
+        leases = self._lending.book.leases()
+        slots = sum([lease.may for lease in leases])
+        yield GaugeMetricFamily("weir_worker_lease_routers", "Routers with a lease here", value=len(leases))
+        yield GaugeMetricFamily("weir_worker_lease_slots", "Slots that routers have been lent", value=slots)
+        yield CounterMetricFamily(
+            "weir_worker_lease_moves", "Slots lent to a router that had not had them", value=self._lending.book.moves
+        )

@@ -106,15 +106,30 @@ class LeaseBook:
     `epoch`: when the worker started, in milliseconds since 1970. Raises ValueError for negative slots.
     """
 
-    __slots__ = ("_ceiling", "_deaf", "_grants", "_leases", "_left", "_running_left", "epoch", "look_ahead", "slots")
+    __slots__ = (
+        "_ceiling",
+        "_deaf",
+        "_grants",
+        "_leases",
+        "_left",
+        "_running_left",
+        "_unleased",
+        "epoch",
+        "look_ahead",
+        "moves",
+        "slots",
+    )
 
     def __init__(self, epoch: int, slots: int, look_ahead: int = 0) -> None:
         self.epoch = epoch
         self.look_ahead = look_ahead
+        self.moves = 0
+        """Slots that were lent so far to a router that had not had them."""
         self._grants = 0
         self._leases: dict[str, BookedLease] = {}
         self._left: dict[tuple[str, int], int] = {}  # requests that run for processes that have been replaced
         self._running_left = 0
+        self._unleased = 0  # requests that run and came without an ask
         self._deaf: dict[str, Stamp] = {}  # routers whose leases ended although they asked: the last grant then
         self.slots = self._ceiling = 0
         self.resize(0.0, slots)
@@ -123,18 +138,23 @@ class LeaseBook:
 
     @property
     def running(self) -> int:
-        """Requests that run here, of all routers."""
-        return sum([lease.running for lease in self._leases.values()]) + self._running_left
+        """Requests that run here, with a lease or without."""
+        return sum([lease.running for lease in self._leases.values()]) + self._running_left + self._unleased
 
     @property
     def promised(self) -> int:
         """Slots that are promised or in use."""
-        return sum([lease.promised for lease in self._leases.values()]) + self._running_left
+        return sum([lease.promised for lease in self._leases.values()]) + self._running_left + self._unleased
 
     @property
     def free(self) -> int:
         """Slots that are neither promised nor in use; negative after the worker has shrunk."""
         return self.slots + self.look_ahead - self.promised
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether a router has a lease here."""
+        return bool(self._leases)
 
     def may(self, router: str) -> int:
         """How many requests of this router may be in flight here."""
@@ -201,6 +221,25 @@ class LeaseBook:
         changed = {**own, **self._lend(now)}
         return {router: self._grant(now, each) for router, each in changed.items()}
 
+    def start_without_lease(self, now: float) -> Grants | None:
+        """A request without an ask arrives. While no router has a lease it is only counted, since nothing is promised;
+        else it needs a slot that is neither taken nor promised. None: there is no such slot.
+        """
+        self.lapse(now)
+        if self.has_leases and self.free <= 0:
+            return None
+        self._unleased += 1
+        if not self.has_leases:
+            self._ceiling = max(self._ceiling, self.promised)
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
+
+    def end_without_lease(self, now: float) -> Grants:
+        """A request that came without an ask has ended, for any reason: who gets its slot."""
+        self.lapse(now)
+        assert self._unleased > 0, f"a request without a lease ended that did not run: {self!r}"
+        self._unleased -= 1
+        return {router: self._grant(now, each) for router, each in self._lend(now).items()}
+
     def disconnect(self, now: float, router: str, epoch: int) -> Grants:
         """The stream of this epoch ended: its lease is void, and what runs for it stays counted until it ends."""
         lease = self._leases.get(router)
@@ -227,6 +266,7 @@ class LeaseBook:
         for lease in [each for each in self._leases.values() if each.lapses_at < now]:
             if now - lease.received_at <= lease.ttl_s:
                 self._deaf[lease.router] = lease.granted
+                self._bound_deaf()
             self._end_lease(lease)
 
     def expire(self, now: float) -> Grants:
@@ -264,6 +304,11 @@ class LeaseBook:
         if lease.is_deaf and ack > self._deaf[lease.router]:
             lease.is_deaf = False
             del self._deaf[lease.router]
+
+    def _bound_deaf(self) -> None:
+        """Forget one that is gone, if there are more than there can be leases."""
+        if len(self._deaf) > MAX_ROUTERS:
+            del self._deaf[next(router for router in self._deaf if router not in self._leases)]
 
     def _end_lease(self, lease: BookedLease) -> None:
         del self._leases[lease.router]
@@ -328,6 +373,7 @@ class LeaseBook:
             lease = self._leases[chosen.router]
             self._take_from(lease, chosen.want)
             lease.may = lease.promised + 1
+            self.moves += 1
             changed[lease.router] = lease
         self._check()
         if self.free < 0 or self._claims(now):
@@ -372,4 +418,5 @@ class LeaseBook:
 
     def __repr__(self) -> str:
         leases = list(self._leases.values())
-        return f"<LeaseBook {self.promised} of {self.slots}+{self.look_ahead}: {leases}, {self._running_left} left>"
+        unleased = f"{self._running_left} left, {self._unleased} without a lease"
+        return f"<LeaseBook {self.promised} of {self.slots}+{self.look_ahead}: {leases}, {unleased}>"

@@ -77,6 +77,8 @@ class Network:
         self.epochs = count(1)
         self.under_way: list[Message] = []
         self.work: list[Work] = []
+        self.plain: dict[str, int] = defaultdict(int)
+        """Requests that came without an ask and run, by worker."""
         self.books = {f"w{n}": LeaseBook(next(self.epochs), slots) for n in range(workers)}
         self.routers: list[Router] = []
         self.rates = rates
@@ -221,3 +223,16 @@ class Network:
 
     def running(self, worker: str) -> list[Work]:
         return [work for work in self.work if work.runs and work.worker == worker]
+
+    def start_plain(self, worker: str) -> bool:
+        """A request without an ask arrives. False: it is refused."""
+        grants = self.books[worker].start_without_lease(self.now)
+        if grants is None:
+            return False
+        self.plain[worker] += 1
+        self.send_grants(worker, grants)
+        return True
+
+    def end_plain(self, worker: str) -> None:
+        self.plain[worker] -= 1
+        self.send_grants(worker, self.books[worker].end_without_lease(self.now))

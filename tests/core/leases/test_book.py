@@ -200,3 +200,71 @@ def test_a_book_wakes_when_the_next_lease_ends_and_lends_its_slots() -> None:
 def test_negative_slots_are_an_error() -> None:
     with pytest.raises(ValueError, match="slots must be at least 0, got -1"):
         LeaseBook(1, -1)
+
+
+def test_requests_without_an_ask_are_only_counted_while_no_router_has_a_lease() -> None:
+    book = LeaseBook(1, 2)
+    assert [book.start_without_lease(0.0) for _ in range(5)] == [{}] * 5
+    assert (book.running, book.promised, book.free, book.has_leases) == (5, 5, -3, False)
+    assert [book.end_without_lease(0.0) for _ in range(5)] == [{}] * 5
+    assert (book.running, book.free) == (0, 2)
+
+
+def test_while_a_router_has_a_lease_a_request_without_an_ask_gets_only_a_slot_that_nobody_was_promised() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(1))
+    assert worker.book.has_leases
+    assert worker.book.start_without_lease(0.0) is not None
+    assert worker.book.start_without_lease(0.0) is None
+    worker.uses(0.0, "a")
+    assert (worker.book.running, worker.book.free) == (2, 0)
+
+
+def test_requests_without_an_ask_that_are_more_than_the_slots_keep_a_router_waiting_until_they_have_ended() -> None:
+    worker = Worker(2)
+    for _ in range(3):
+        worker.book.start_without_lease(0.0)
+    worker.asks(0.0, "a", want(1))
+    assert (worker.may("a"), worker.last["a"].recall) == (0, True)
+    assert worker.book.start_without_lease(0.0) is None
+    assert worker.took(worker.book.end_without_lease(0.0)) == []
+    assert worker.took(worker.book.end_without_lease(0.0)) == ["a"]
+    assert (worker.may("a"), worker.book.free) == (1, 0)
+
+
+def test_a_request_without_an_ask_that_takes_the_last_slot_recalls_what_is_idle() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(1))
+    worker.book.start_without_lease(0.0)
+    assert worker.asks(0.0, "b", want(1)) == ["b", "a"]
+    assert worker.last["a"].recall
+
+
+def test_a_lease_that_has_ended_leaves_requests_without_an_ask_alone_again() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    assert worker.book.start_without_lease(0.0) is None
+    over = MIN_TTL_S * (1 + 2 * DRIFT)
+    assert worker.book.start_without_lease(over) == {}
+    assert worker.book.start_without_lease(over) == {}
+
+
+def test_what_is_lent_anew_is_counted_and_what_a_router_keeps_is_not() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a", 1, want(2))
+    worker.ends(0.0, "a")
+    assert worker.book.moves == 1
+    worker.asks(0.0, "b", want(1))
+    worker.uses(0.0, "a")
+    worker.ends(0.0, "a")
+    assert (worker.may("b"), worker.book.moves) == (1, 2)
+
+
+def test_routers_that_heard_nothing_are_forgotten_beyond_the_number_of_leases() -> None:
+    book, now = LeaseBook(1, 1), 0.0
+    for n in range(MAX_ROUTERS + 8):
+        for _ in range(12):  # it asks, and acknowledges no grant, until its lease has ended
+            book.receive(now, ask(f"r{n}", want(1)))
+            now += 0.1
+    assert len(book._deaf) == MAX_ROUTERS

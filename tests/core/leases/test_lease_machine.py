@@ -89,6 +89,10 @@ class Leases(RuleBasedStateMachine):
                     net.send(message.kind, message.router, message.worker, message.body)
                 else:
                     net.deliver(message)
+            elif 0.7 <= draw < 0.72:
+                self.requests_without_an_ask_arrive(pick, 1)
+            elif 0.72 <= draw < 0.75:
+                self.a_request_without_an_ask_ends(pick)
             elif draw < 0.85:
                 self.requests_end(pick, 1)
             else:
@@ -141,6 +145,24 @@ class Leases(RuleBasedStateMachine):
             running = [work for work in self.net.work if work.runs]
             if running:
                 self.net.end(running[(pick >> turn) % len(running)])
+
+    @rule(pick=picks, times=st.integers(1, 3))
+    def requests_without_an_ask_arrive(self, pick: int, times: int) -> None:
+        """They are refused while a router has a lease and no slot is free, and only then."""
+        worker = list(self.net.books)[pick % len(self.net.books)]
+        book = self.net.books[worker]
+        for _ in range(times):
+            book.lapse(self.net.now)
+            is_bounded, free = book.has_leases, book.free
+            assert self.net.start_plain(worker) == (free > 0 or not is_bounded)
+            if not is_bounded:
+                self.ceiling[worker] = max(self.ceiling.get(worker, 0), book.promised)
+
+    @rule(pick=picks)
+    def a_request_without_an_ask_ends(self, pick: int) -> None:
+        worker = list(self.net.books)[pick % len(self.net.books)]
+        if self.net.plain[worker]:
+            self.net.end_plain(worker)
 
     @precondition(lambda self: self.fragile)
     @rule(pick=picks)
@@ -204,6 +226,7 @@ class Leases(RuleBasedStateMachine):
         for work in self.net.running(worker):
             work.runs = False
             self.net.send("done", work.router, worker, None, work)
+        self.net.plain[worker] = 0
         self.net.books[worker] = LeaseBook(next(self.net.epochs), slots)
         for router in self.net.routers:
             router.borrower.disconnect(self.net.clock(router), worker)
@@ -223,7 +246,7 @@ class Leases(RuleBasedStateMachine):
         for worker, book in self.net.books.items():
             ceiling = self.ceiling[worker] = max(book.slots, min(self.ceiling.get(worker, 0), book.promised))
             assert book.promised <= ceiling, "I1"
-            assert len(self.net.running(worker)) == book.running <= book.promised, "I2"
+            assert len(self.net.running(worker)) + self.net.plain[worker] == book.running <= book.promised, "I2"
 
     @invariant()
     def no_router_believes_more_than_it_was_promised(self) -> None:
@@ -285,6 +308,9 @@ class Leases(RuleBasedStateMachine):
         waits = any(router.alive and router.waits for router in net.routers)
         for book in net.books.values():
             assert not (judged and waits and book.running < book.slots), f"z: {book!r} has an idle slot: {net.routers}"
+        for worker, count in net.plain.items():
+            for _ in range(count):
+                net.end_plain(worker)
         for work in [work for work in net.work if work.runs]:
             net.end(work)
         net.work = [work for work in net.work if work.runs or work.known]
