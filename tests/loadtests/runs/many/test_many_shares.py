@@ -1,0 +1,77 @@
+"""Shares in calm: what is fair, how far a tenant is from it, and a light tenant's deadlines."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.judging.answers import Verdict
+from loadtests.runs.many.record import Job, Observed
+from loadtests.runs.many.shares import figures, max_min, shares_in
+from loadtests.runs.many.sizes import DEADLINE_S
+from tests.loadtests.runs.many.made_up import CALM, WORKER, entry, observed
+
+WEIGHTS = {"gold": 4.0, "tin": 1.0, "light": 1.0}
+
+
+def calm(gold: int, tin: int, light: int = 10) -> Observed:
+    """A stretch in which these requests started. Each tenant but the light one asked for 400."""
+    asked = {"gold": 400, "tin": 400, "light": 10}
+    at_s = CALM.from_s + 1
+    entries = [
+        entry(id=f"{name}-{number}", tenant=name, sent_s=at_s, ended_s=at_s + 1)
+        for name, count in asked.items()
+        for number in range(count)
+    ]
+    got = {"gold": gold, "tin": tin, "light": light}
+    jobs = [Job(WORKER, name, at_s, at_s, at_s + 1) for name, count in got.items() for _ in range(count)]
+    return observed(*entries, jobs=jobs)
+
+
+def missed(run: Observed) -> list[str]:
+    return [figure.name for figure in figures(run, WEIGHTS, judged=True) if figure.held is False]
+
+
+def test_who_asks_for_less_than_its_part_gets_that_and_the_others_divide_the_rest_by_weight() -> None:
+    assert max_min(100, {"a": 1000, "b": 1000}, {"a": 4, "b": 1}) == {"a": 80, "b": 20}
+    assert max_min(100, {"a": 1000, "b": 1000, "c": 10}, {"a": 4, "b": 1, "c": 1}) == {"a": 72, "b": 18, "c": 10}
+    assert max_min(100, {"a": 20, "b": 15, "c": 500}, {"a": 1, "b": 1, "c": 1}) == {"a": 20, "b": 15, "c": 65}
+    assert max_min(100, {"a": 1, "b": 2}, {"a": 1, "b": 1}) == {"a": 1, "b": 2}
+    assert max_min(0, {}, {"a": 1}) == {"a": 0}
+
+
+def test_a_share_within_five_percent_is_held_and_one_beyond_is_not() -> None:
+    name = "error of a share in a calm stretch, the largest"
+    assert missed(calm(gold=320, tin=80)) == []
+    assert missed(calm(gold=317, tin=83)) == []  # 3.75 % of 80
+    assert missed(calm(gold=315, tin=85)) == [name]
+
+
+def test_only_starts_inside_the_stretch_count_and_a_light_tenant_has_no_share_to_miss() -> None:
+    run = calm(gold=320, tin=80)
+    before = [Job(WORKER, "tin", 1.0, CALM.from_s - 0.001, CALM.from_s + 1)] * 50
+    never = [Job(WORKER, "tin", CALM.from_s + 1)] * 50
+    run.workers[0].jobs += before + never
+    gold, tin, light = shares_in(CALM, run, WEIGHTS)
+    assert (gold.got, tin.got, light.got) == (320, 80, 10)
+    assert [share.is_above for share in (gold, tin, light)] == [True, True, False]
+
+
+def test_nothing_served_in_calm_is_no_fair_share() -> None:
+    assert "error of a share in a calm stretch, the largest" in missed(calm(gold=0, tin=0, light=0))
+
+
+@pytest.mark.parametrize("bad", [{"verdict": Verdict.REFUSED}, {"ended_s": CALM.from_s + 1 + DEADLINE_S + 0.1}])
+def test_a_light_tenant_is_on_time_in_ninety_nine_of_a_hundred(bad: dict[str, object]) -> None:
+    run = calm(gold=320, tin=80)
+    light = [entry(id=f"l{number}", tenant="light", sent_s=CALM.from_s + 1, ended_s=CALM.from_s + 2) for number in range(89)]
+    late = entry(id="late", tenant="light", **{"sent_s": CALM.from_s + 1, "ended_s": CALM.from_s + 2, **bad})
+    rest = [one for one in run.entries if one.tenant != "light"]
+    run.entries = [*rest, *light[:1] * 99, late]
+    assert "light tenant on time in calm" not in missed(run)
+    run.entries = [*rest, *light[:1] * 98, late, late]
+    assert "light tenant on time in calm" in missed(run)
+
+
+def test_in_a_short_run_shares_are_for_the_record() -> None:
+    short = list(figures(calm(gold=100, tin=300), WEIGHTS, judged=False))
+    assert all(figure.held is None for figure in short)
