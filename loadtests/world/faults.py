@@ -56,6 +56,11 @@ class Stage:
             return next((node for node in up if node.name == f"worker-{self.number}"), None)
         return self.rng.choice(up) if up else None
 
+    def router(self) -> Node:
+        """The router, or any of several."""
+        routers = self.system.routers
+        return routers[0] if len(routers) == 1 else self.rng.choice(routers)
+
     def hosts(self) -> list[Host]:
         loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
         return [loop.host for loop in (*loops, *self.clients)]
@@ -128,7 +133,7 @@ def _resets(stage: Stage) -> Started:
 def _half_open(stage: Stage) -> Started:
     """Silence connections to a worker without telling either end; reset them at the end."""
     node = stage.worker()
-    router = stage.system.router.loop
+    router = stage.router().loop
     if node is None or node.loop is None or router is None:
         return NO_TARGET
     chosen = stage.network.between(router.host, node.loop.host)
@@ -140,7 +145,7 @@ def _half_open(stage: Stage) -> Started:
             connection.silent = connection.peer.silent = False
             connection.reset()
 
-    return f"{len(chosen)} connections of the router to {node.name}", end
+    return f"{len(chosen)} connections of {router.name} to {node.name}", end
 
 
 # Processes
@@ -202,7 +207,7 @@ def _slow_worker(stage: Stage) -> Started:
 
 def _jumping_clock(stage: Stage) -> Started:
     """Move a process's clock forward, as after a suspended machine."""
-    node = stage.rng.choice([node for node in (stage.system.router, *stage.system.workers) if node.up])
+    node = stage.rng.choice([node for node in (*stage.system.routers, *stage.system.workers) if node.up])
     seconds = stage.rng.uniform(0.1, 3.0)
     assert node.loop is not None
     node.loop.jump(seconds)
@@ -270,17 +275,23 @@ def _becomes(store: object, name: str, value: object, sound: object) -> End:
     return lambda: setattr(store, name, sound)
 
 
+def _empty_exchange(stage: Stage) -> Started:
+    """The store of the exchange loses all sums at once."""
+    stage.system.exchange.begin_empty()
+    return "", _nothing
+
+
 WORLD_FAULTS: dict[str, Callable[[Stage], Started]] = {
     "latency": _latency,
     "partition": _partition,
     "resets": _resets,
     "half open": _half_open,
     "frozen worker": _frozen_worker,
-    "stalled router": lambda stage: _frozen(stage.system.router.loop),
+    "stalled router": lambda stage: _frozen(stage.router().loop),
     "stalled clients": lambda stage: _frozen(stage.rng.choice(stage.clients)),
     "killed worker": lambda stage: _killed(stage.worker()),
-    "killed router": lambda stage: _killed(stage.system.router),
-    "drained router": lambda stage: _drained(stage.system.router),
+    "killed router": lambda stage: _killed(stage.router()),
+    "drained router": lambda stage: _drained(stage.router()),
     "killed retrieval": lambda stage: _killed(stage.system.retrieval),
     "frozen retrieval": lambda stage: _frozen(stage.system.retrieval.loop),
     "bad cache": _bad_cache,
@@ -297,6 +308,12 @@ GOVERNOR_FAULTS: dict[str, Callable[[Stage], Started]] = {
     "drained governor": lambda stage: _drained(stage.system.governor),
     "unreachable governor": _unreachable_governor,
 }
-FAULTS = WORLD_FAULTS | GOVERNOR_FAULTS
+EXCHANGE_FAULTS: dict[str, Callable[[Stage], Started]] = {
+    "frozen exchange": lambda stage: ("", _becomes(stage.system.exchange, "frozen", True, False)),
+    "lost exchange": lambda stage: ("", _becomes(stage.system.exchange, "gone", True, False)),
+    "empty exchange": _empty_exchange,
+}
+FAULTS = WORLD_FAULTS | GOVERNOR_FAULTS | EXCHANGE_FAULTS
 KINDS = tuple(WORLD_FAULTS)
-"""The kinds that a seed draws, in this order; the governor's are drawn separately."""
+"""The kinds that a seed draws, in this order; the governor's and the exchange's are drawn separately."""
+EXCHANGE_KINDS = tuple(EXCHANGE_FAULTS)

@@ -19,6 +19,7 @@ from loadtests.judging import rules
 from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import right
 from loadtests.judging.rules import Broken, Logged, Seen
+from loadtests.cluster.node import Node
 from loadtests.world.client import MAX_TOKENS, Connection, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
@@ -48,17 +49,19 @@ class Facts:
     scenario: Scenario
     tries: list[Try] = field(default_factory=list)
     logged: dict[str, list[Logged]] = field(default_factory=lambda: defaultdict(list))
-    outcomes: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    outcomes: dict[tuple[str, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By router and start."""
     received: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
     """By nonce: time and worker of each reception."""
     errors: list[str] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
-    """The router's requests by outcome, scraped at the end."""
+    """The routers' requests by outcome, scraped at the end."""
     retries: int = 0
-    """The router's retries since its last start."""
+    """The routers' retries since their last starts."""
     early_retries: int = 0
-    """Clients' early retries that the router counted since its last start."""
-    router_starts: int = 1
+    """Clients' early retries that the routers counted since their last starts."""
+    router_starts: dict[str, int] = field(default_factory=dict)
+    """By router."""
     faults: list[tuple[float, float, Fault]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     garbage: int = 0
@@ -69,18 +72,24 @@ class Facts:
         entry: dict[str, Any] = msgspec.json.decode(data)
         if entry["level"] == "ERROR":
             self.errors.append(f"{name} logs an error: {data.decode()[:600]}")
-        if name != "router" or entry["event"] != "request" or "outcome" not in entry:
+        if not name.startswith("router") or entry["event"] != "request" or "outcome" not in entry:
             return
         self.logged[entry["id"]].append(Logged(start, entry["status"], entry["outcome"], entry.get("worker", "")))
-        self.outcomes[start][entry["outcome"]] += 1
+        self.outcomes[name, start][entry["outcome"]] += 1
+
+    @property
+    def restarted(self) -> bool:
+        """Whether any router was started again: it has forgotten what it counted."""
+        return any(starts > 1 for starts in self.router_starts.values())
 
 
 class Steps:
     """Bounds that hold after every turn of the router's loop."""
 
-    def __init__(self, scenario: Scenario, found: list[str]) -> None:
+    def __init__(self, scenario: Scenario, found: list[str], workers: list[Node] | None = None) -> None:
         self._scenario = scenario
         self._found = found
+        self._nodes = workers or []
         self.pipeline: Pipeline | None = None
         self.turns = 0
 
@@ -101,6 +110,7 @@ class Steps:
             self._found.append(f"the queue holds {usage.requests}, and {len(dispatcher.waiting)} wait for it")
         if self.turns % 16 == 0:
             self._look_at_workers(dispatcher)
+            self._look_at_slots()
 
     def _look_at_workers(self, dispatcher: Any) -> None:
         for worker, spec in zip(dispatcher.fleet.workers, self._scenario.workers, strict=True):
@@ -109,6 +119,16 @@ class Steps:
             for request in worker.held:
                 if request.waiter is not None and not request.waiter.done():
                     self._found.append(f"{request!r} has a slot at {worker.name}, and was not woken")
+
+
+    def _look_at_slots(self) -> None:
+        """With several routers no worker has more requests than slots, its queue included."""
+        if self._scenario.routers == 1:
+            return
+        slots = [spec.slots for spec in self._scenario.workers if not spec.evil]
+        for node, most in zip(self._nodes, slots, strict=True):
+            if node.up and node.inside is not None and node.inside.running + node.inside.waiting > most:
+                self._found.append(f"{node.name} has {node.inside.running} + {node.inside.waiting} of {most} slots")
 
 
 class Judge:
@@ -178,7 +198,9 @@ class Judge:
 
     def _log_and_metrics_agree(self) -> Iterator[str]:
         """The counter of requests by outcome equals the lines of this router's log."""
-        lines = self._facts.outcomes[self._facts.router_starts]
+        lines: Counter[str] = Counter()
+        for router, start in self._facts.router_starts.items():
+            lines += self._facts.outcomes[router, start]
         yield from _words(rules.log_and_metrics_agree(lines, self._facts.counted))
 
     def _received_once_or_retried_by_the_rules(self) -> Iterator[str]:
@@ -191,13 +213,14 @@ class Judge:
         for attempt in facts.tries:
             if self._sound and len(received[attempt.nonce]) > 1:
                 yield f"{attempt!r} was received twice without a fault: {received[attempt.nonce]}"
-        if facts.router_starts == 1:
+        if not facts.restarted:
             yield from _words(rules.retries_are_counted(facts.received, facts.retries))
         seconds = max((attempt.ended_at or 0.0 for attempt in facts.tries), default=0.0) - BEGINS_S
         requests = len(facts.tries) + facts.governed
         yield from _words(
             rules.retries_within_their_budget(
-                received, facts.retries, requests=requests, seconds=seconds, starts=facts.router_starts
+                received, facts.retries, requests=requests, seconds=seconds,
+                starts=sum(facts.router_starts.values()),
             )
         )
 
@@ -247,7 +270,7 @@ class Judge:
     def _early_retries_are_counted_once(self) -> Iterator[str]:
         """The router counted as many as its clients were told of. For a router that was never restarted."""
         facts = self._facts
-        if facts.router_starts > 1:
+        if facts.restarted:
             return
         answered = sum(attempt.early for attempt in facts.tries)
         unanswered = sum(not attempt.complete for attempt in facts.tries)

@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 
 from loadtests.cluster import books
-from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS, TOKEN
+from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS_PORT, TOKEN, router_address
 
 
-async def counted() -> tuple[Counter[str], int, int]:
-    """`weir_requests_total` by outcome over all tenants, the router's own retries, and clients' early retries. Raises
+async def counted(router: int) -> tuple[Counter[str], int, int]:
+    """Of one router: `weir_requests_total` by outcome over all tenants, the router's own retries, and clients' early retries. Raises
     OSError, TimeoutError.
     """
-    text = await _scraped(ROUTER_METRICS)
+    text = await _scraped((router_address(router), ROUTER_METRICS_PORT))
     retries, early = (round(books.total(text, f"weir_{what}_total")) for what in ("retries", "early_retries"))
     return +books.of_router(text), retries, early
 

@@ -21,8 +21,9 @@ from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
 from loadtests.world.scenario import Fault, Group, Load, Scenario, Tight, scenario
-from loadtests.world.system import GOVERNOR_METRICS, ROUTER, ROUTER_METRICS, System
+from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS_PORT, ROUTER_PORT, System, router_address
 from services.runtime import connection, upstream_connection
+from services.router.serving.pipeline import Pipeline
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5
@@ -67,7 +68,7 @@ class Play:
         if trace is not None:
             self.simulation.watch = lambda who, what, detail: trace(self.simulation.now, who, what, detail)
         network = self.simulation.network
-        network.opaque_ports = frozenset({ROUTER_METRICS[1], GOVERNOR_METRICS[1]})
+        network.opaque_ports = frozenset({ROUTER_METRICS_PORT, GOVERNOR_METRICS[1]})
         if made.tight is not None:
             network.window_bytes = made.tight.window
         network.latency_s, network.jitter_s, network.short_reads = made.latency_s, made.jitter_s, made.short_reads
@@ -75,9 +76,9 @@ class Play:
             self.simulation, made, on_line=self._line, on_error=self._error, executed=self._received
         )  # fmt: skip
         self._steps_found: list[str] = []
-        self._steps = Steps(made, self._steps_found)
-        self.system.router.on_turn = self._steps.look
-        self.system.router.on_built = self._router_built
+        for router in self.system.routers:
+            steps = Steps(made, self._steps_found, self.system.workers)
+            router.on_turn, router.on_built = steps.look, partial(_built, steps)
         self._rng = Random(f"clients {made.seed}")
         self._early = Random(f"early clients {made.seed}")
         self._open = Random(f"open-ended requests {made.seed}")
@@ -89,7 +90,8 @@ class Play:
             loop = SimLoop(self.simulation, f"clients-{number}", f"10.0.8.{number + 1}")
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
-            self._machines.append(Client(loop, ROUTER, self._ended))
+            router = router_address(number % made.routers), ROUTER_PORT
+            self._machines.append(Client(loop, router, self._ended))
         self._governed = Governed(self.system, self._loops)
         self._began = 0.0
         self._numbers = 0
@@ -246,9 +248,6 @@ class Play:
 
     # Observations
 
-    def _router_built(self, process: Process) -> None:
-        self._steps.pipeline = process.inside  # type: ignore[assignment]
-
     def _line(self, name: str, start: int, line: bytes) -> None:
         self.simulation.note(name, "logs", data=line)
         if self._trace is not None:
@@ -280,33 +279,47 @@ class Play:
         await asyncio.sleep(0.5)
         await self._governed.settle()
         facts.governed = self._governed.facts.executed
-        facts.router_starts = self.system.router.starts
-        facts.counted, facts.retries, facts.early_retries = await counted()
+        for number, router in enumerate(self.system.routers):
+            facts.router_starts[router.name] = router.starts
+            requests, retries, early_retries = await counted(number)
+            facts.counted += requests
+            facts.retries += retries
+            facts.early_retries += early_retries
         facts.left += self._held()
         for node in self.system.nodes:
             facts.left += [f"{node.name}: {what}" for what in await node.stop(3 * self.scenario.deadline_s + 5)]
 
     def _held(self) -> list[str]:
         """Places, bytes and entries that were not returned."""
-        pipeline = self.system.pipeline()
-        if pipeline is None:
-            return ["the router does not run at the end"]
-        dispatcher = pipeline.dispatcher
-        usage = dispatcher.scheduler.usage
-        held = {
-            "places under the cap": dispatcher.cap.inflight,
-            "requests in the queue": usage.requests,
-            "bytes in the queue": usage.bytes,
-            "requests that wait": len(dispatcher.waiting),
-            "requests at work": pipeline.drain.inflight,
-            "requests that ended twice": dispatcher.scheduler.second_finishes,
-        }
-        held |= {f"places at {worker.name}": worker.inflight for worker in dispatcher.fleet.workers}
+        held: dict[str, float] = {}
+        for router, pipeline in zip(self.system.routers, self.system.pipelines(), strict=True):
+            if pipeline is None:
+                return [f"{router.name} does not run at the end"]
+            held |= {f"{what} of {router.name}": count for what, count in _held_by(pipeline).items()}
         for node in self.system.workers:
             if node.inside is not None:
                 held[f"running at {node.name}"] = node.inside.running
                 held[f"waiting at {node.name}"] = node.inside.waiting
         return [f"{count} {what}" for what, count in held.items() if count]
+
+
+def _built(steps: Steps, process: Process) -> None:
+    steps.pipeline = process.inside  # type: ignore[assignment]
+
+
+def _held_by(pipeline: Pipeline) -> dict[str, float]:
+    """What a router has not returned."""
+    dispatcher = pipeline.dispatcher
+    usage = dispatcher.scheduler.usage
+    held: dict[str, float] = {
+        "places under the cap": dispatcher.cap.inflight,
+        "requests in the queue": usage.requests,
+        "bytes in the queue": usage.bytes,
+        "requests that wait": len(dispatcher.waiting),
+        "requests at work": pipeline.drain.inflight,
+        "requests that ended twice": dispatcher.scheduler.second_finishes,
+    }
+    return held | {f"places at {worker.name}": worker.inflight for worker in dispatcher.fleet.workers}
 
 
 def _members(group: Group) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from loadtests.world.faults import KINDS
+from loadtests.world.faults import EXCHANGE_KINDS, KINDS
 from loadtests.world.governorplan import GovernorPlan, governor_plan
 from services.worker.config import WorkerSettings
 
@@ -102,6 +102,7 @@ class Scenario:
 
     seed: int
     workers: list[WorkerSpec] = field(default_factory=list)
+    routers: int = 1
     deadline_s: float = 2.0
     tenants: int = 1
     machines: int = 1
@@ -174,7 +175,19 @@ def scenario(seed: int, *, size: int = 1000) -> Scenario:
     _time_line(made, rng, size)
     _tighten(made)
     made.early_share = Random(f"early {seed}").choice((0.0, 0.1, 0.3))
+    _multiply(made)
     return made
+
+
+def _multiply(made: Scenario) -> None:
+    """In a quarter of all seeds, several routers share the workers. Each client machine uses one of them."""
+    rng = Random(f"routers {made.seed}")
+    if rng.random() < 0.25:
+        made.routers = rng.choice((2, 2, 3, 4))
+        made.machines = max(made.machines, made.routers)
+        if made.faults:
+            begins_s, ends_s = made.faults[0].begins_s, made.faults_end_s
+            made.faults += [Fault(kind, begins_s, min(1.0, ends_s - begins_s)) for kind in rng.sample(EXCHANGE_KINDS, 1)]
 
 
 def _tighten(made: Scenario) -> None:

@@ -15,6 +15,7 @@ from loadtests.faults.evil.talk import Talk
 from loadtests.faults.evil.tricks import ROWS
 from loadtests.faults.evil.worker import EvilWorker, Trick, honest
 from loadtests.judging.nonces import NONCE
+from loadtests.world.exchange import WorldExchange
 from loadtests.world.governorplan import LINE_BYTES, TOTAL_BYTES
 from loadtests.world.scenario import Scenario, WorkerSpec
 from services.contracts.generate import GenerateRequest
@@ -29,8 +30,7 @@ from services.runtime.serve import Process
 from services.worker import app as worker_app
 from services.worker.config import WorkerSettings
 
-ROUTER = ("10.0.0.1", 8000)
-ROUTER_METRICS = ("10.0.0.1", 9000)
+ROUTER_PORT, ROUTER_METRICS_PORT = 8000, 9000
 RETRIEVAL = ("10.0.0.3", 8001)
 GOVERNOR = ("10.0.0.2", 7777)
 GOVERNOR_METRICS = ("10.0.0.2", 9007)
@@ -43,6 +43,10 @@ TRICKS = tuple(row.act for row in ROWS if "weir" in row.kinds)
 
 Executed = Callable[[str, str, str], None]
 """(worker, nonce, what): a worker received a request or finished its answer."""
+
+
+def router_address(number: int) -> str:
+    return f"10.0.4.{number}" if number else "10.0.0.1"
 
 
 def worker_address(number: int) -> str:
@@ -104,7 +108,11 @@ class System:
         self.scenario = scenario
         self._executed = executed
         node = partial(Node, simulation, seed=str(scenario.seed), on_line=on_line, on_error=on_error)
-        self.router: Node = node("router", ROUTER[0], self._router)
+        self.exchange = WorldExchange()
+        self.routers: list[Node] = [
+            node(f"router-{number}" if number else "router", router_address(number), partial(self._router, number))
+            for number in range(scenario.routers)
+        ]
         self.governor: Node = node("governor", GOVERNOR[0], self._governor)
         self.stores: Stores = Stores(simulation)
         for number in range(scenario.tenants):
@@ -123,7 +131,7 @@ class System:
     def nodes(self) -> list[Node]:
         """The nodes that can be killed and started."""
         retrieval = [self.retrieval] if self.scenario.retrieval else []
-        return [self.router, self.governor, *retrieval, *self.workers]
+        return [*self.routers, self.governor, *retrieval, *self.workers]
 
     def start(self) -> None:
         for evil in self.evil:
@@ -132,12 +140,14 @@ class System:
         for node in reversed(self.nodes):
             node.start()
 
-    def pipeline(self) -> Pipeline | None:
-        found = self.router.inside
-        return found if isinstance(found, Pipeline) else None
+    def pipelines(self) -> list[Pipeline | None]:
+        """Of each router; None while it does not run."""
+        found = [router.inside for router in self.routers]
+        return [inside if isinstance(inside, Pipeline) else None for inside in found]
 
-    def _router(self, *, rng: Random, log: Log) -> Process:
+    def _router(self, number: int, *, rng: Random, log: Log) -> Process:
         scenario = self.scenario
+        several = {"exchange_url": "redis://exchange", "router_name": f"router-{number}"}
         workers = [f"http://{worker_address(number)}:{WORKER_PORT}" for number in range(len(scenario.workers))]
         settings = isolated(RouterSettings)(
             host="0.0.0.0",
@@ -153,8 +163,9 @@ class System:
             probe_interval_s=0.5,
             max_source_share=1.0,
             drain_timeout_s=2 * scenario.deadline_s,
+            **(several if scenario.routers > 1 else {}),
         )
-        return router_app.build(settings, rng=rng, log=log)
+        return router_app.build(settings, rng=rng, log=log, stores=self.exchange)
 
     def _retrieval(self, *, rng: Random, log: Log) -> Process:
         settings = isolated(RetrievalSettings)(
@@ -172,7 +183,7 @@ class System:
             governor_max_inflight=plan.cap,
             governor_backend="http" if plan.router else "stub",
             governor_stub_ms=plan.job_s * 1000,
-            governor_upstream_url=f"http://{ROUTER[0]}:{ROUTER[1]}/v1/completions",
+            governor_upstream_url=f"http://{router_address(0)}:{ROUTER_PORT}/v1/completions",
             governor_line_bytes=LINE_BYTES,
             governor_connection_bytes=TOTAL_BYTES,
             governor_total_bytes=TOTAL_BYTES,

@@ -147,7 +147,7 @@ def build(
         prober.start()
         watch.start()
         if leasing is not None:
-            leasing.start()
+            await leasing.start()
 
     async def stop() -> None:
         if leasing is not None:

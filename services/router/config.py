@@ -120,7 +120,7 @@ class RouterSettings(ServiceSettings):
             yield "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS"
         if self.tenant_queue_size > self.max_queue_size:
             yield "TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE"
-        looks: list[Callable[[], object]] = [self.worker_specs, self._exposure, lambda: self.policies]
+        looks: list[Callable[[], object]] = [self._shared_workers, self._exposure, lambda: self.policies]
         yield from (str(fault) for look in looks if (fault := self._fault_of(look)))
         yield from self.inner_faults("METRICS_HOST")
 
@@ -145,6 +145,13 @@ class RouterSettings(ServiceSettings):
         if 0 < len(token.get_secret_value()) < MIN_TOKEN_CHARS:
             raise ValueError(f"a token has at least {MIN_TOKEN_CHARS} characters")
         return token
+
+    def _shared_workers(self) -> None:
+        """Raises ValueError for a faulty worker list, or one that several routers cannot share."""
+        urls = [spec.url for spec in self.worker_specs() if spec.kind == "weir"]
+        twice = sorted({url for url in urls if urls.count(url) > 1})
+        if self.exchange_url and twice:
+            raise ValueError(f"EXCHANGE_URL: a worker lends to a router once, and is listed twice: {', '.join(twice)}")
 
     def _exposure(self) -> None:
         """Raises ValueError for a faulty tenants file, or if this address must not be used with it."""

@@ -1,6 +1,6 @@
 """`python -m loadtests.runs.rolling [--restarts N] [--out FOLDER]`: restart routers behind HAProxy, count losses.
 
-Two routers, each with its own worker, run behind HAProxy. SIGTERM restarts them in turn under continuous load, and each
+Two routers that share two workers run behind HAProxy. SIGTERM restarts them in turn under continuous load, and each
 request is counted by its end. rolling.md is written after 50 restarts or more, or wherever `--out` says. Exit status:
 0; 1 if a request was lost or a router did not exit by itself; 2 if the run could not be made, as without HAProxy.
 """
@@ -18,7 +18,8 @@ from time import perf_counter
 from urllib.parse import urlsplit
 
 from loadtests.cluster.processes import Process, free_ports, until_ready
-from loadtests.cluster.stand import Server, Shape, key_of, ready, stand, start_router
+from loadtests.cluster.sharing import sharing
+from loadtests.cluster.stand import Server, Shape, key_of, ready
 from loadtests.load.arrivals import Ask, asks
 from loadtests.load.client import Client
 from loadtests.load.ledger import LATE, ON_TIME, Row
@@ -35,7 +36,7 @@ ALL, MAX_RESTARTS = 50, 200
 SEED = 1
 CONFIG = Path(__file__).with_name("haproxy.cfg")
 ROUTERS = 2
-SHAPE = Shape(workers=1, slots=16, step_ms=10.0, answer_tokens=8)
+SHAPE = Shape(workers=2, slots=8, step_ms=10.0, answer_tokens=8)
 PER_S = {"whole": 25.0, "streams": 10.0}
 """Requests a second of each tenant."""
 ANSWER_TOKENS = {"whole": SHAPE.answer_tokens, "streams": 5 * SHAPE.answer_tokens}
@@ -49,7 +50,7 @@ START_S, RESTART_S = 5.0, 4.0
 """Estimated time of the start, and of one restart."""
 
 PAGE = """\
-Two routers, each with its own worker ({shape}), behind HAProxy with the configuration
+Two routers that share their workers ({shape}) and exchange through Valkey, behind HAProxy with the configuration
 `loadtests/runs/rolling/haproxy.cfg`, all real processes on loopback. HAProxy probes `/health/ready` every 200 ms and
 sends nothing to a router after two answers of 503. The routers are restarted in turn by SIGTERM, each once HAProxy has
 seen both ready again; `DRAIN_DELAY_S` is {delay_s:g} and `DRAIN_TIMEOUT_S` {timeout_s:g}. Meanwhile an open-loop client
@@ -177,16 +178,13 @@ async def rolling() -> AsyncIterator[Rolling]:
         raise RuntimeError("HAProxy is not installed: apt-get install haproxy")
     tenants = tuple(PER_S)
     async with AsyncExitStack() as stack:
-        # A worker belongs to one router: two routers would each schedule all of its slots.
-        opening = (stack.enter_async_context(stand(SHAPE, tenants, router=False)) for _ in range(ROUTERS))
-        stands = await asyncio.gather(*opening)
         settings = {"DRAIN_DELAY_S": str(DRAIN_DELAY_S), "DRAIN_TIMEOUT_S": str(DRAIN_TIMEOUT_S)}
-        await asyncio.gather(*(start_router(made, tenants, settings) for made in stands))
-        routers = [made.router for made in stands if made.router is not None]
+        shared = await stack.enter_async_context(sharing(SHAPE, tenants, ROUTERS, settings))
+        routers = shared.routers
         port, health_port = free_ports(2)
         env = {"PORT": str(port), "HEALTH_PORT": str(health_port)}
         env |= {f"ROUTER_{index}": str(urlsplit(router.url).port) for index, router in enumerate(routers)}
-        balancer = Process("haproxy", [str(program), "-db", "-f", str(CONFIG)], env, stands[0].folder)
+        balancer = Process("haproxy", [str(program), "-db", "-f", str(CONFIG)], env, shared.folder)
         made = Rolling(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{health_port}/both", balancer, routers)
         balancer.start()
         stack.push_async_callback(balancer.stop)

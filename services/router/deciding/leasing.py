@@ -82,19 +82,23 @@ class Leasing:
         self._rng = rng
         self._taken: dict[str, tuple[Rate | None, int, float]] = {}
         """By tenant: its rate, and what that had taken at the last report."""
-        self._settles = False
+        self._touched: dict[str, None] = {}  # pools to settle once this turn of the loop is over
+        self._by_name: dict[str, LeaseLink] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     # ---- life
 
-    def start(self) -> None:
-        """Borrow from now on. Call it once the workers have been probed."""
+    async def start(self) -> None:
+        """Borrow from now on; returns once each worker's stream was opened, or could not be. Call it once the workers
+        have been probed.
+        """
         self._epoch = self._clock_ms()
         self._fleet.on_change(self._fleet_changed)
-        self._fleet.on_touch(self._touched)
+        self._fleet.on_touch(self._touch)
         self._fleet_changed()
         self._tick()
+        await asyncio.gather(*(link.has_tried.wait() for link in self.links.values()))
 
     async def stop(self) -> None:
         """End all leases and calls."""
@@ -115,22 +119,20 @@ class Leasing:
         for worker in fleet.workers:
             if worker.lends and worker.pools and worker not in self.links:
                 self._borrow_from(worker)
-        here = {*fleet.workers, *fleet.leaving}
-        for worker in [worker for worker in self.links if worker not in here]:
-            self._leave(worker)
         self._dispatcher.capacity_changed()
-        self._touched()
+        for pool in self.pools:
+            self._touch(pool)
 
     def _borrow_from(self, worker: Worker) -> None:
         leases = self._pool(worker.pools[0]).leases
-        leases.borrower.join(_now(), worker.url, worker.announced_slots)
+        leases.borrower.join(_now(), worker.lease_name, worker.announced_slots)
         link = LeaseLink(worker, leases, changed=self._lent, log=self._log, rng=self._rng)
-        link.lease.use(_now(), usable=worker.live and not worker.resting, slots=worker.announced_slots)
-        self.links[worker] = link
+        self.links[worker] = self._by_name[link.lease.name] = link
         link.start()
 
     def _leave(self, worker: Worker) -> None:
         link = self.links.pop(worker)
+        del self._by_name[link.lease.name]
         link.leases.borrower.leave(_now(), link.lease.name)
         ending = asyncio.get_running_loop().create_task(link.stop(), name="lease-end")
         self._ending.add(ending)
@@ -152,32 +154,36 @@ class Leasing:
     # ---- slots
 
     def _lent(self, link: LeaseLink) -> None:
-        """A grant has arrived, or a lease has ended: start what may start."""
+        """A stream has opened, a grant has arrived, or a lease has ended: start what may start."""
         now, leases, grant = _now(), link.leases, link.last_grant
+        self._fleet.review(link.worker)
         self._fleet.lent(link.worker)
         if grant is not None and not leases.ledger.elsewhere.is_fresh(now):
             leases.level.receive(grant.lowest)
         for pool in link.worker.pools:
             self._dispatcher.start_waiting(now, pool)
-        self._touched()
+        self._touch(leases.pool.name)
 
-    def _touched(self) -> None:
+    def _touch(self, pool: str) -> None:
         """What this router asks for may have changed: look once this turn of the loop is over."""
-        if not self._settles:
-            self._settles = True
+        if not self._touched:
             asyncio.get_running_loop().call_soon(self._settle)
+        self._touched[pool] = None
 
     def _settle(self) -> None:
-        self._settles = False
-        now = _now()
-        for name, pool in self.pools.items():
-            self._send(pool.leases.borrower.settle(now, self._wants(now, name)))
-            self._plan(now, name, pool)
+        touched, self._touched, now = self._touched, {}, _now()
+        for name in touched:
+            pool = self.pools.get(name)
+            if pool is not None:
+                self._send(pool.leases.borrower.settle(now, self._wants(now, name)))
+                self._plan(now, name, pool)
 
     def _tick(self) -> None:
         now = _now()
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self._fleet.lapse()
+        for worker in [worker for worker in self.links if worker.leaving and not worker.inflight]:
+            self._leave(worker)
         for name, pool in self.pools.items():
             self._send(pool.leases.borrower.refresh(now, self._wants(now, name)))
             self._plan(now, name, pool)
@@ -195,9 +201,8 @@ class Leasing:
             self._dispatcher.plan(now, name)
 
     def _send(self, asks: Asks) -> None:
-        by_name = {link.lease.name: link for link in self.links.values()} if asks else {}
         for name, ask in asks:
-            by_name[name].send(ask)
+            self._by_name[name].send(ask)
 
     # ---- the exchange
 
@@ -228,7 +233,7 @@ class Leasing:
             rate.take_elsewhere(_now(), used.requests, used.tokens)
 
     def __repr__(self) -> str:
-        up = sum(link.is_up for link in self.links.values())
+        up = sum(link.lease.is_up for link in self.links.values())
         return f"<Leasing {self.name}/{self._epoch}: {up} of {len(self.links)} workers, pools {list(self.pools)}>"
 
 

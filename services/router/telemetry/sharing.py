@@ -26,7 +26,7 @@ class Sharing(Collector):
         up = GaugeMetricFamily("weir_lease_up", "1 while the stream of a worker's grants is open.", labels=["worker"])
         for worker, link in self._leasing.links.items():
             lent.add_metric([worker.name], worker.slots)
-            up.add_metric([worker.name], int(link.is_up))
+            up.add_metric([worker.name], int(link.lease.is_up))
         yield lent
         yield up
         routers = GaugeMetricFamily("weir_pool_routers", "Routers that share the pool.", labels=["pool"])
@@ -67,7 +67,7 @@ def sharing_state(leasing: Leasing) -> dict[str, Any]:
         "workers": [
             {
                 "name": worker.name,
-                "up": link.is_up,
+                "up": link.lease.is_up,
                 "lent": worker.slots,
                 "in_flight": link.lease.holding.uses,
                 "slots": link.lease.holding.slots,

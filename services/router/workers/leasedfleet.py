@@ -15,7 +15,7 @@ from services.router.workers.fleet import Fleet
 from services.router.workers.worker import Worker
 
 
-def _nothing() -> None:
+def _nothing(pool: str) -> None:
     """The default until somebody sends asks."""
 
 
@@ -28,11 +28,13 @@ class LeasedFleet(Fleet):
         self._clock = clock
         self._now = 0.0  # of the last look at the leases, for the request that starts after it in the same step
         self._lapses_at = inf  # no lease ends before
-        self._touched: Callable[[], None] = _nothing
+        self._touched: Callable[[str], None] = _nothing
         super().__init__(workers, rng)
 
-    def on_touch(self, call: Callable[[], None]) -> None:
-        """Call `call` whenever a slot was looked for, taken or given back: what this router asks for may have changed."""
+    def on_touch(self, call: Callable[[str], None]) -> None:
+        """Call `call` with a pool whenever a slot of it was looked for, taken or given back: what this router asks for
+        may have changed.
+        """
         self._touched = call
 
     def slots(self, pool: str) -> int:
@@ -41,7 +43,7 @@ class LeasedFleet(Fleet):
         return self.planned.get(pool, 0) + sum(own)
 
     def room(self, pool: str) -> bool:
-        self._touched()
+        self._touched(pool)
         self.lapse()
         return super().room(pool)
 
@@ -50,7 +52,7 @@ class LeasedFleet(Fleet):
         worker = super().take(request, excluding)
         if worker is not None and worker.lease is not None:
             worker.lease.start(self._now)
-            self._touched()
+            self._touched(request.pool)
         return worker
 
     def give_back(
@@ -69,7 +71,7 @@ class LeasedFleet(Fleet):
             lease.end(now, None if request.end is None else request.end.lease)
             worker.slots = lease.holding.may(now)
             self._lapses_at = min(self._lapses_at, lease.holding.lapses_at)
-            self._touched()
+            self._touched(request.pool)
         super().give_back(worker, request, pace=pace, overloaded=overloaded, served=served)
 
     def lent(self, worker: Worker) -> None:
@@ -96,8 +98,13 @@ class LeasedFleet(Fleet):
                     ends.append(lease.holding.lapses_at)
         self._lapses_at = min(ends)
 
-    def _put_right(self, worker: Worker, new: bool) -> None:
+    def review(self, worker: Worker) -> None:
+        """Tell the worker's lease whether requests may be sent there."""
         lease = worker.lease
         if lease is not None:
-            lease.use(self._clock(), usable=worker.live and not worker.resting, slots=worker.announced_slots)
+            takes = worker.live and not worker.resting
+            lease.use(self._clock(), takes_requests=takes, slots=worker.announced_slots)
+
+    def _put_right(self, worker: Worker, new: bool) -> None:
+        self.review(worker)
         super()._put_right(worker, new)

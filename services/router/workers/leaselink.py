@@ -32,16 +32,18 @@ MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 
 
 class LeaseLink:
-    """`changed` is called when a grant has arrived or the lease has ended. `worker.lease` is set from now on."""
+    """`changed` is called when the stream has opened, a grant has arrived, or the lease has ended. `worker.lease` is set
+    from now on.
+    """
 
     def __init__(
         self, worker: Worker, leases: PoolLeases, *, changed: Callable[[LeaseLink], None], log: Log, rng: Random
     ) -> None:
         self.worker = worker
         self.leases = leases
-        self.lease = worker.lease = WorkerLease(worker.url, leases, self.send)
-        self.is_up = False
-        """The stream is open."""
+        self.lease = worker.lease = WorkerLease(worker.lease_name, leases, self.send)
+        self.has_tried = asyncio.Event()
+        """Set once the stream was opened, or could not be."""
         self.last_grant: LeaseGrant | None = None
         self._changed = changed
         self._log = log
@@ -59,6 +61,7 @@ class LeaseLink:
         """End the stream, and the lease with it."""
         tasks = [task for task in (self._follower, self._sender) if task is not None]
         self._follower = self._sender = self._pending = None
+        self.lease.is_up = False
         for task in tasks:
             task.cancel()
         if tasks:
@@ -68,7 +71,7 @@ class LeaseLink:
 
     def send(self, ask: Ask) -> None:
         """Send the ask, after the one that is under way. Without a stream it is dropped: no grant could come."""
-        if not self.is_up:
+        if not self.lease.is_up:
             return
         self._pending = ask
         if self._sender is None:
@@ -122,7 +125,8 @@ class LeaseLink:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             stream = await self._lender.grants(self.leases.borrower.router, self.lease.holding.epoch)
         try:
-            self.is_up = True
+            self.lease.is_up = True
+            self.has_tried.set()
             self._changed(self)
             async with asyncio.timeout(None) as self._limit:
                 while (grant := await stream.next()) is not None:
@@ -137,7 +141,8 @@ class LeaseLink:
 
     def _ended(self) -> bool:
         """The stream is over, if there was one: nothing starts there. Returns whether it was open."""
-        was_up, self.is_up, self._limit, self._pending = self.is_up, False, None, None
+        was_up, self.lease.is_up, self._limit, self._pending = self.lease.is_up, False, None, None
+        self.has_tried.set()
         if was_up:
             self.lease.disconnect(asyncio.get_running_loop().time())
             self._changed(self)
@@ -148,7 +153,7 @@ class LeaseLink:
         return cast(Lender, self.worker.upstream)
 
     def __repr__(self) -> str:
-        return f"<LeaseLink {'up' if self.is_up else 'down'}: {self.lease!r}>"
+        return f"<LeaseLink {'up' if self.lease.is_up else 'down'}: {self.lease!r}>"
 
 
 def _why(error: Exception) -> str:

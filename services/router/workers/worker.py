@@ -146,6 +146,11 @@ class Worker:
         return self.health.up and not self.draining and not self.leaving and not self.held_back
 
     @property
+    def lease_name(self) -> str:
+        """Tells its lease from all others, also from that of a worker of the same name at another address."""
+        return f"{self.name} {self.spec.url}"
+
+    @property
     def own_slots(self) -> int:
         """Its slots, over all routers."""
         return self.announced_slots if self.lends else self.slots

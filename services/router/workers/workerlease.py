@@ -20,6 +20,8 @@ class WorkerLease:
         self.name = name
         self.leases = leases
         self.holding = leases.borrower.holdings[name]
+        self.is_up = False
+        """The stream of its grants is open."""
         self._send = send
 
     def start(self, now: float) -> None:
@@ -42,9 +44,9 @@ class WorkerLease:
         """A grant that came alone. False: it is an old one."""
         return self.leases.borrower.receive(now, self.name, grant)
 
-    def use(self, now: float, *, usable: bool, slots: int) -> None:
-        """Whether requests may be sent there, and how many slots it announces."""
-        self.leases.borrower.use(now, self.name, usable=usable, slots=slots)
+    def use(self, now: float, *, takes_requests: bool, slots: int) -> None:
+        """Whether requests may be sent there, and how many slots it announces. Without a stream they may not."""
+        self.leases.borrower.use(now, self.name, usable=takes_requests and self.is_up, slots=slots)
 
     def disconnect(self, now: float) -> None:
         """The stream of its grants has ended, and the lease with it."""

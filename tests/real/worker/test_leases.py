@@ -148,6 +148,7 @@ def test_a_router_that_is_gone_frees_its_slots_at_once_and_a_worker_that_leaves_
                     gone.stream("GET", "/lease/a?epoch=1"),
                 ):
                     assert await Router("a", gone).asks(1) == 1
+                    assert await other.asks(1) == 0
                     await asking.enter_async_context(other.refreshing(1))
                 assert (await next_grant(grants))["may"] == 1
                 await asking.aclose()

@@ -32,12 +32,14 @@ class Lent:
             self.fleet.learn(worker, probe(slots=4))
             worker.health.answered(0.0, needed=True)
             self.fleet.looked(worker)
-            self.leases.borrower.join(0.0, worker.url, 4)
-            worker.lease = WorkerLease(worker.url, self.leases, self.sent.append)
+            self.leases.borrower.join(0.0, worker.lease_name, 4)
+            worker.lease = WorkerLease(worker.lease_name, self.leases, self.sent.append)
+            worker.lease.is_up = True
+            self.fleet.review(worker)
         self.fleet.on_touch(self._touched)
         self.grants = 0
 
-    def _touched(self) -> None:
+    def _touched(self, pool: str) -> None:
         self.touches += 1
 
     def lend(self, may: int, worker: int = 0) -> None:
@@ -112,6 +114,15 @@ def test_a_worker_that_rests_or_is_held_back_is_not_asked_and_its_slots_count_fo
     lent.workers[0].held_back = False
     lent.fleet.looked(lent.workers[0])
     assert lease.holding.usable
+
+
+def test_a_worker_without_a_stream_counts_for_nothing() -> None:
+    lent = Lent(2)
+    lease = lent.workers[1].lease
+    assert lease is not None
+    lease.is_up = False
+    lent.fleet.review(lent.workers[1])
+    assert lent.leases.borrower.pool_slots == 4
 
 
 def test_a_probe_does_not_change_what_is_lent() -> None:

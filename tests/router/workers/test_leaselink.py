@@ -85,7 +85,7 @@ class Linked:
         self.worker = Worker(spec("w0", kind="weir", slots=None), self.lender, lends=True)
         scheduler = Scheduler(SchedulerSettings(several_routers=True), Random(1).random)
         self.leases = PoolLeases("r0", 100, scheduler, "m", Random(1).random)
-        self.leases.borrower.join(0.0, self.worker.url, 4)
+        self.leases.borrower.join(0.0, self.worker.lease_name, 4)
         self.may: list[int] = []
         self.lines = Lines()
         self.link = LeaseLink(self.worker, self.leases, changed=self._changed, log=self.lines.log, rng=Random(1))
@@ -139,7 +139,7 @@ def test_the_end_of_the_stream_is_the_end_of_the_lease_and_it_is_opened_again_wi
         assert linked.may[-1] == 0
         await asyncio.sleep(0.2)
         assert [epoch for _, epoch in linked.lender.opened] == [100, 101]
-        assert linked.link.is_up
+        assert linked.link.lease.is_up
         linked.ask()
         await asyncio.sleep(0.01)
         assert linked.may[-1] == 1
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_is_opened_again() -> None:
     async def scenario(linked: Linked) -> None:
         linked.lender.streams[-1].sent.put_nowait(Truncated("cut"))
         await asyncio.sleep(0.2)
-        assert linked.link.is_up
+        assert linked.link.lease.is_up
         assert len(linked.lender.streams) == 2
         assert linked.lender.streams[0].closed
 
@@ -163,11 +163,11 @@ def test_an_ask_without_an_answer_ends_the_stream() -> None:
         linked.lender.frozen = True
         linked.ask()
         await asyncio.sleep(MIN_TTL_S + 0.05)
-        assert not linked.link.is_up
+        assert not linked.link.lease.is_up
         assert linked.lender.streams[0].closed
         linked.lender.frozen = False
         await asyncio.sleep(OPEN_TIMEOUT_S + 2 * MAX_PAUSE_S)
-        assert linked.link.is_up
+        assert linked.link.lease.is_up
 
     played(scenario)
 
@@ -203,6 +203,6 @@ def test_a_fault_of_this_router_is_logged_and_ends_no_lease_for_good() -> None:
         await asyncio.sleep(0.1)
         linked.fails = False
         await asyncio.sleep(1.0)
-        assert linked.link.is_up
+        assert linked.link.lease.is_up
 
     assert "an ask failed" in played(scenario)
