@@ -119,7 +119,7 @@ rolling: $(VENV)/.run ## restart two routers in turn behind HAProxy, 50 times un
 failover: $(VENV)/.run ## kill three routers in turn behind HAProxy, 12 times under 200 streams (two minutes): what is hit?
 	@exec $(BIN)/python -m loadtests.runs.failover $(ARGS)
 
-many: $(VENV)/.run ## four routers, four workers, a store in network namespaces, 60 faults (as root, eight minutes): does all hold? ARGS=--quick
+many: $(VENV)/.run ## four routers, four workers, a store in network namespaces, 60 faults (root, eight minutes): does all hold?
 	@exec $(BIN)/python -m loadtests.runs.many $(ARGS)
 
 soak: MINUTES ?= 10

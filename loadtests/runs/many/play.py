@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from loadtests.cluster.processes import StandError
 from loadtests.cluster.settling import left_over
 from loadtests.report.progress import SAY_EVERY_S, Say
+from loadtests.runs.beside import beside
 from loadtests.runs.integrity.logs import read_router_log
 from loadtests.runs.many.addresses import net_of
 from loadtests.runs.many.asking import Asking
@@ -49,7 +47,7 @@ async def play(sizes: Sizes, folder: Path, say: Say) -> Observed:
 async def _played(stand: Stand, injection: Injection, sizes: Sizes, say: Say) -> Observed:
     clock, still = Clock(), Stillness(stand.router_pids)
     asking = Asking(sizes, stand.router_urls)
-    async with _beside(still.beat(), _progress(say, asking, injection)):
+    async with beside(still.beat(), _progress(say, asking, injection)):
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(asking.run())
             await injection.run()
@@ -72,20 +70,6 @@ async def _played(stand: Stand, injection: Injection, sizes: Sizes, say: Say) ->
         held=held,
         ended=ended,
     )
-
-
-@asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs coroutines beside the body. Their errors are raised at its end."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for ended in await asyncio.gather(*tasks, return_exceptions=True):
-            if ended is not None and not isinstance(ended, asyncio.CancelledError):
-                raise ended
 
 
 async def _progress(say: Say, asking: Asking, injection: Injection) -> None:

@@ -22,21 +22,21 @@ TITLE = "Several routers: faults between real processes"
 INTRO = """\
 {routers} routers, {workers} workers with the simulated engine ({slots} slots each, an answer takes {service_ms:.0f}
 ms), a Valkey and the clients are real processes, each in a network namespace of its own, joined by a bridge
-([how](../../loadtests/README.md#several-routers)). An open loop offers {per_s:.0f} requests a second, {load:g} times the
-capacity, {stream:.0%} of them streamed, with deadlines of {deadline_s:g} s and without retries; {ingress} of them reach
-the routers. Tenants, with their weights and their parts of the load: {tenants}. Every request has a nonce, which its
-right answer repeats.
+([how](../../loadtests/README.md#several-routers)). An open loop offers {per_s:.0f} requests a second, {load:g}
+times the capacity, {stream:.0%} of them streamed, with deadlines of {deadline_s:g} s and without retries; {ingress} of
+them reach the routers. Tenants, with their weights and their parts of the load: {tenants}. Every request has a nonce,
+which its right answer repeats.
 
-{faults} faults in an order of seed {seed}, one after another, in groups of {per_group}; after each group {calm_s:g} s of
-calm; in the end the store is frozen for {frozen_s:g} s.
+{faults} faults in an order of seed {seed}, one after another, in groups of {per_group}; after each group {calm_s:g} s
+of calm; in the end the store is frozen for {frozen_s:g} s.
 """
 OUTRO = """
 *Hit* is a request that broke, or that failed with a status, while its own router, a worker that had it, or the link
-between them was under a fault, or within {aftermath_s:g} s afterwards. Without such a fault it is *lost*. *Hung* excludes
-faults of the request's own router, and stalls of the machine. Slots are those in the workers' own logs, from the arrival
-of a request to its end. They are looked at from {again_s:g} s after the end of a fault (a lease's time and one second)
-for {watched_s:g} s, while more requests wait than may be on their way. The error of a share is its distance from the
-tenant's max-min fair part by weight, relative to that part, over the starts of one calm stretch, which begins
+between them was under a fault, or within {aftermath_s:g} s afterwards. Without such a fault it is *lost*. *Hung*
+excludes faults of the request's own router, and stalls of the machine. Slots are those in the workers' own logs, from
+the arrival of a request to its end. They are looked at from {again_s:g} s after the end of a fault (a lease's time and
+one second) for {watched_s:g} s, while more requests wait than may be on their way. The error of a share is its distance
+from the tenant's max-min fair part by weight, relative to that part, over the starts of one calm stretch, which begins
 {settle_s:g} s after the last fault.
 """
 

@@ -25,7 +25,7 @@ WAITING = 8
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`per_group` faults are followed by `calm_s` seconds without any; in the end the store is frozen for `frozen_s`."""
+    """After `per_group` faults `calm_s` seconds are without any. In the end the store is frozen for `frozen_s`."""
 
     routers: int = 4
     workers: int = 4

@@ -105,14 +105,16 @@ def figures(observed: Observed, after: Sequence[AfterFault]) -> Iterator[Figure]
     yield at_least("jobs in the workers' logs", len(observed.jobs), 1)
     yield at_most("most jobs in the slots of a worker at once", running, slots)
     yield at_most("most jobs at a worker at once, with those that wait for a slot", held, slots)
-    yield Figure("requests that a worker refused: it had no slot for them", sum(each.refused for each in observed.workers))
+    refused = sum(worker.refused for worker in observed.workers)
+    yield Figure("requests that a worker refused: it had no slot for them", refused)
     judged = [each for each in after if each.is_judged]
     worst = min(judged, key=lambda each: each.use.share, default=None)
     again = sum(each.use.share >= IN_USE for each in judged)
     yield Figure("faults after which requests waited", len(judged), note=f"of {len(after)}")
-    yield at_least("of these, slots in use again", again / len(judged) if judged else nan, 1.0, "%", _within(again, judged))
-    note = "" if worst is None else f"after {worst.span.fault}"
-    yield at_least("slots in use after a fault, the lowest", nan if worst is None else worst.use.share, IN_USE, "%", note)
+    part = again / len(judged) if judged else nan
+    yield at_least("of these, slots in use again", part, 1.0, "%", _within(again, judged))
+    lowest, note = (nan, "") if worst is None else (worst.use.share, f"after {worst.span.fault}")
+    yield at_least("slots in use after a fault, the lowest", lowest, IN_USE, "%", note)
     use = SlotUse(observed)
     calm = [use.between(stretch.from_s, stretch.to_s) for stretch in observed.phases(Phase.CALM)]
     waited_s = sum(each.waited_s for each in calm)

@@ -1,4 +1,4 @@
-"""A short run of several routers in network namespaces: faults happen, requests have one end, slots are not exceeded."""
+"""A short run of several routers in network namespaces: requests have one end, and slots are not exceeded."""
 
 from __future__ import annotations
 

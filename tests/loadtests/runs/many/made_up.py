@@ -18,7 +18,7 @@ STORE_FROZEN = Stretch(Phase.STORE_FROZEN, 200.0, 260.0)
 def entry(verdict: Verdict = Verdict.RIGHT, sent_s: float = 10.0, ended_s: float = 10.6, **more: object) -> Entry:
     status = more.pop("status", {Verdict.RIGHT: 200, Verdict.REFUSED: 429}.get(verdict, 0))
     code = more.pop("code", "yield" if verdict is Verdict.REFUSED else "")
-    id, tenant, router = (more.pop(name, usual) for name, usual in (("id", "a"), ("tenant", "gold"), ("router", ROUTER)))
+    id, tenant, router = more.pop("id", "a"), more.pop("tenant", "gold"), more.pop("router", ROUTER)
     return Entry(id, tenant, router, sent_s, ended_s, verdict, status, code, **more)
 
 

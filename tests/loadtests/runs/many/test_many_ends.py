@@ -75,9 +75,10 @@ def test_a_fault_of_others_or_at_another_time_explains_nothing(span: Span) -> No
 
 
 def test_the_routers_log_knows_the_worker_where_the_workers_own_does_not() -> None:
-    one, span = entry(Verdict.CUT), cut(10.5, 12, worker="worker-9")
-    assert end_of(observed(one, spans=[span], routers={ROUTER: logged("upstream_failed", worker="worker-9")})) is End.HIT
-    assert end_of(observed(one, spans=[span], routers={ROUTER: logged("upstream_failed", worker=WORKER)})) is End.LOST
+    for worker, end in (("worker-9", End.HIT), (WORKER, End.LOST)):
+        routers = {ROUTER: logged("upstream_failed", worker=worker)}
+        run = observed(entry(Verdict.CUT), spans=[cut(10.5, 12, worker="worker-9")], routers=routers)
+        assert end_of(run) is end
 
 
 @pytest.mark.parametrize(("verdict", "end"), [(Verdict.FOREIGN, End.FOREIGN), (Verdict.WRONG, End.WRONG)])

@@ -63,12 +63,12 @@ def test_nothing_served_in_calm_is_no_fair_share() -> None:
 @pytest.mark.parametrize("bad", [{"verdict": Verdict.REFUSED}, {"ended_s": CALM.from_s + 1 + DEADLINE_S + 0.1}])
 def test_a_light_tenant_is_on_time_in_ninety_nine_of_a_hundred(bad: dict[str, object]) -> None:
     run = calm(gold=320, tin=80)
-    light = [entry(id=f"l{number}", tenant="light", sent_s=CALM.from_s + 1, ended_s=CALM.from_s + 2) for number in range(89)]
-    late = entry(id="late", tenant="light", **{"sent_s": CALM.from_s + 1, "ended_s": CALM.from_s + 2, **bad})
+    usual = {"tenant": "light", "sent_s": CALM.from_s + 1, "ended_s": CALM.from_s + 2}
+    light, late = entry(**usual), entry(**{**usual, **bad})
     rest = [one for one in run.entries if one.tenant != "light"]
-    run.entries = [*rest, *light[:1] * 99, late]
+    run.entries = [*rest, *[light] * 99, late]
     assert "light tenant on time in calm" not in missed(run)
-    run.entries = [*rest, *light[:1] * 98, late, late]
+    run.entries = [*rest, *[light] * 98, late, late]
     assert "light tenant on time in calm" in missed(run)
 
 

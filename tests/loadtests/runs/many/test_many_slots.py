@@ -83,7 +83,8 @@ def test_more_jobs_than_slots_are_never_held(field: str, name: str) -> None:
 
 def full(again_s: float = 0.0) -> Observed:
     """A fault from 10 to 12 s; both slots are in use until it begins, and from `again_s` after its end on."""
-    jobs = [Job(WORKER, "gold", begin, begin, end) for begin, end in ((0.0, 10.0), (12.0 + again_s, 30.0)) for _ in "ab"]
+    times = ((0.0, 10.0), (12.0 + again_s, 30.0))
+    jobs = [Job(WORKER, "gold", begin, begin, end) for begin, end in times for _ in "ab"]
     return observed(*waiting(0.0, 30.0), jobs=jobs, spans=[killed(10.0, 12.0)])
 
 
