@@ -38,7 +38,7 @@ def _arguments() -> tuple[Sizes, Path | None, str]:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.runs.many", description="Do several routers hold their promises among faults?"
     )
-    parser.add_argument("--quick", action="store_true", help="two routers and workers, half a minute: the machinery only")
+    parser.add_argument("--quick", action="store_true", help="two routers, half a minute: the machinery only")
     parser.add_argument("--faults", type=int, help=f"faults (default {FULL.faults}; {QUICK.faults} if quick)")
     parser.add_argument("--seed", type=int, default=FULL.seed, help="of arrivals and of the order of faults")
     parser.add_argument("--out", type=Path, help=f"write {NAME}.md into this folder, however long the run was")
