@@ -1,4 +1,4 @@
-"""The store through which the routers of a world exchange what tenants were served: the pure class, and what goes wrong."""
+"""The store through which a world's routers exchange what tenants were served: the pure class, and what goes wrong."""
 
 from __future__ import annotations
 

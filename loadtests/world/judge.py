@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from loadtests.cluster.loop import BEGINS_S
+from loadtests.cluster.node import Node
 from loadtests.judging import rules
 from loadtests.judging.answers import Received, Verdict, judge
 from loadtests.judging.nonces import right
 from loadtests.judging.rules import Broken, Logged, Seen
-from loadtests.cluster.node import Node
 from loadtests.world.client import MAX_TOKENS, Connection, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
@@ -120,7 +120,6 @@ class Steps:
                 if request.waiter is not None and not request.waiter.done():
                     self._found.append(f"{request!r} has a slot at {worker.name}, and was not woken")
 
-
     def _look_at_slots(self) -> None:
         """With several routers no worker has more requests than slots, its queue included."""
         if self._scenario.routers == 1:
@@ -219,7 +218,10 @@ class Judge:
         requests = len(facts.tries) + facts.governed
         yield from _words(
             rules.retries_within_their_budget(
-                received, facts.retries, requests=requests, seconds=seconds,
+                received,
+                facts.retries,
+                requests=requests,
+                seconds=seconds,
                 starts=sum(facts.router_starts.values()),
             )
         )

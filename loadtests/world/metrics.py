@@ -10,8 +10,8 @@ from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS_PORT, TOKEN,
 
 
 async def counted(router: int) -> tuple[Counter[str], int, int]:
-    """Of one router: `weir_requests_total` by outcome over all tenants, the router's own retries, and clients' early retries. Raises
-    OSError, TimeoutError.
+    """Of one router: `weir_requests_total` by outcome over all tenants, its own retries, and clients' early retries.
+    Raises OSError, TimeoutError.
     """
     text = await _scraped((router_address(router), ROUTER_METRICS_PORT))
     retries, early = (round(books.total(text, f"weir_{what}_total")) for what in ("retries", "early_retries"))

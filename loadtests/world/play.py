@@ -22,8 +22,8 @@ from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
 from loadtests.world.scenario import Fault, Group, Load, Scenario, Tight, scenario
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS_PORT, ROUTER_PORT, System, router_address
-from services.runtime import connection, upstream_connection
 from services.router.serving.pipeline import Pipeline
+from services.runtime import connection, upstream_connection
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5

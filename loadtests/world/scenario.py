@@ -187,7 +187,9 @@ def _multiply(made: Scenario) -> None:
         made.machines = max(made.machines, made.routers)
         if made.faults:
             begins_s, ends_s = made.faults[0].begins_s, made.faults_end_s
-            made.faults += [Fault(kind, begins_s, min(1.0, ends_s - begins_s)) for kind in rng.sample(EXCHANGE_KINDS, 1)]
+            made.faults += [
+                Fault(kind, begins_s, min(1.0, ends_s - begins_s)) for kind in rng.sample(EXCHANGE_KINDS, 1)
+            ]
 
 
 def _tighten(made: Scenario) -> None:

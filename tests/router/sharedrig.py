@@ -1,4 +1,4 @@
-"""Several routers before the same workers, all of them real, in virtual time. The store of the exchange is in memory."""
+"""Several routers before the same workers, all real, in virtual time. The store of the exchange is in memory."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def add_router(shared: Shared, number: int, urls: list[str], **settings: A
 async def flood(
     router: SharedRouter, tenant: str, *, clients: int, seconds: float, deadline_ms: float = 1000
 ) -> list[float]:
-    """So many clients that ask again as soon as they have an answer, or after a refusal's pause; the times of answers."""
+    """So many clients, each of which asks again at an answer, or soon after a refusal. Returns when answers came."""
     loop = asyncio.get_running_loop()
     until, served = loop.time() + seconds, []
 

@@ -1,9 +1,9 @@
 """`python -m loadtests.runs.failover [--kills N] [--out FOLDER]`: kill routers behind HAProxy, count what that hits.
 
-Three routers that share four workers run behind HAProxy, under 200 streams and plain requests. SIGKILL ends them in turn,
-and each request is counted by its end. A plain request that was hit is sent again once, at once. failover.md is written
-after 12 kills or more, or wherever `--out` says. Exit status: 0; 1 if a target was missed; 2 if the run could not be made,
-as without HAProxy.
+Three routers that share four workers run behind HAProxy, under 200 streams and plain requests. SIGKILL ends them in
+turn, and each request is counted by its end. A plain request that was hit is sent again once, at once. failover.md is
+written after 12 kills or more, or wherever `--out` says. Exit status: 0; 1 if a target was missed; 2 if the run could
+not be made, as without HAProxy.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ START_S, KILL_S = 25.0, 7.0
 
 PAGE = """\
 Three routers that share four workers ({shape}) and exchange through Valkey, behind HAProxy with the configuration
-`loadtests/runs/failover/haproxy.cfg`, all real processes on loopback. One router after the other is killed (SIGKILL) and
-started again, the next one once HAProxy has seen all three ready. An open-loop client sends {streams:g} streams of
+`loadtests/runs/failover/haproxy.cfg`, all real processes on loopback. One router after the other is killed (SIGKILL)
+and started again, the next one once HAProxy has seen all three ready. An open-loop client sends {streams:g} streams of
 {tokens} tokens and {plain:g} plain requests a second. A plain request whose connection breaks is sent again once; a
 stream is not."""
 MEANING = """\
-*Hit* is a request that failed, or was sent again, because of a kill. It may hit as many as were open at that router, and
-those that were sent within half a second."""
+*Hit* is a request that failed, or was sent again, because of a kill. It may hit as many as were open at that router,
+and those that were sent within half a second."""
 
 
 def plan_of(seed: int) -> Plan:

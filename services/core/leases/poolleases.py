@@ -1,7 +1,7 @@
-"""One router's part in a pool that several routers share: what it has borrowed, its level, and its side of the exchange.
+"""One router's part in a pool that several share: what it has borrowed, its level, and its side of the exchange.
 
-The caller does the I/O: it sends the asks of `borrower`, gives the grants to its holdings, carries `ledger`'s reports to
-the store, and starts what may start. Here is what it asks for, and how many slots it plans with.
+The caller does the I/O: it sends the asks of `borrower` and gives it the grants, carries `ledger`'s reports to the
+store, and starts what may start. Here is what the router asks for, and how many slots it plans with.
 """
 
 from __future__ import annotations

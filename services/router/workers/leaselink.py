@@ -32,8 +32,8 @@ MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 
 
 class LeaseLink:
-    """`changed` is called when the stream has opened, a grant has arrived, or the lease has ended. `worker.lease` is set
-    from now on.
+    """`changed` is called when the stream has opened, a grant has arrived, or the lease has ended. It sets
+    `worker.lease`.
     """
 
     def __init__(

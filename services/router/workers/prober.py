@@ -218,7 +218,9 @@ class Prober:
         self._fleet.looked(worker)
         if state != was:
             write = self._log.info if worker.healthy else self._log.warning
-            write("worker " + state, worker=worker.name, url=worker.url, slots=worker.own_slots, why=readable(why) or None)
+            write(
+                "worker " + state, worker=worker.name, url=worker.url, slots=worker.own_slots, why=readable(why) or None
+            )
 
 
 @asynccontextmanager

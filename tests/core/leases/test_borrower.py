@@ -97,14 +97,14 @@ def test_an_end_without_a_grant_is_said_at_once() -> None:
 
 
 def test_a_router_that_is_ahead_gives_its_slot_back_in_a_large_pool_only() -> None:
-    for workers, given in ((2, 0), (50, 1)):
+    for workers, asks in ((2, 0), (50, 1)):
         borrower = before(workers)
         lend(borrower, "w0", 0.0, 1)
         borrower.start(0.0, "w0")
         holding = borrower.holdings["w0"]
         sent = holding.ask(0.0, (), quantum=1.0, ttl_s=MIN_TTL_S)
         grant = Grant((1, 10), sent.stamp, 1, MIN_TTL_S, 4, True)
-        assert len(borrower.end(0.0, "w0", grant, is_ahead=True)) == given
+        assert len(borrower.end(0.0, "w0", grant, is_ahead=True)) == asks
 
 
 def test_a_worker_that_left_has_no_slot() -> None:
@@ -127,8 +127,8 @@ def test_a_worker_that_cannot_be_used_is_not_asked_and_its_slots_go_back() -> No
     assert list(borrower.free(0.0)) == []
     assert borrower.pool_slots == 4
     assert [worker for worker, _ in borrower.settle(0.0, (want(1),))] == ["w1"]
-    given_back = [(worker, ask.keep, ask.wants) for worker, ask in borrower.refresh(0.0, (want(1),))]
-    assert given_back == [("w0", 0, ())]
+    back = [(worker, ask.keep, ask.wants) for worker, ask in borrower.refresh(0.0, (want(1),))]
+    assert back == [("w0", 0, ())]
     borrower.use(0.0, "w0", usable=True)
     assert borrower.pool_slots == 8
 
