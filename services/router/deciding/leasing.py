@@ -202,7 +202,10 @@ class Leasing:
 
     def _send(self, asks: Asks) -> None:
         for name, ask in asks:
-            self._by_name[name].send(ask)
+            link = self._by_name[name]
+            if ask.keep is not None:  # slots go back with it, and must not be offered before it is answered
+                self._fleet.lent(link.worker)
+            link.send(ask)
 
     # ---- the exchange
 

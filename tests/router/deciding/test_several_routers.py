@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from services.core.leases.messages import Ask
 from services.core.leases.times import LINGER_S
+from services.router.workers.leaselink import LeaseLink
 from tests.router.sharedrig import SERVICE_S, flood, sharing
 from tests.virtual import run
 
@@ -184,5 +187,32 @@ def test_a_request_whose_client_leaves_frees_its_slot_for_the_other_router() -> 
             began = asyncio.get_running_loop().time()
             assert await waiting == 200
             assert asyncio.get_running_loop().time() - began < SERVICE_S + 0.1
+
+    run(main)
+
+
+def test_a_router_offers_no_slot_that_it_has_just_given_back() -> None:
+    """Between the ask that gives a slot back and its answer a request may arrive."""
+
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            one, other = shared.routers
+            offered: list[tuple[int, int]] = []
+            for link in one.leasing.links.values():
+                send = link.send
+
+                def seen(ask: Ask, send: Callable[[Ask], None] = send, link: LeaseLink = link) -> None:
+                    if ask.keep is not None:
+                        now = asyncio.get_running_loop().time()
+                        offered.append((link.worker.slots, link.lease.holding.may(now)))
+                    send(ask)
+
+                link.send = seen  # type: ignore[method-assign]
+            assert await asyncio.gather(*(one.ask() for _ in range(4))) == [200] * 4
+            assert await asyncio.gather(*(other.ask() for _ in range(4))) == [200] * 4  # which recalls idle slots
+            assert await asyncio.gather(*(one.ask() for _ in range(4))) == [200] * 4
+            await asyncio.sleep(LINGER_S + 0.5)
+            assert offered
+            assert all(slots == may for slots, may in offered), offered
 
     run(main)
