@@ -216,3 +216,23 @@ def test_a_router_offers_no_slot_that_it_has_just_given_back() -> None:
             assert all(slots == may for slots, may in offered), offered
 
     run(main)
+
+
+def test_a_router_that_came_back_far_behind_the_others_does_not_keep_every_slot() -> None:
+    """It and the others serve the same tenant, so that its service moves all rings, and the gap would stay."""
+
+    async def main() -> None:
+        async with sharing(routers=2, workers=2, slots=2) as shared:
+            back, other = shared.routers
+            floods = asyncio.gather(
+                flood(back, "a", clients=20, seconds=12), flood(other, "a", clients=20, seconds=12)
+            )  # fmt: skip
+            await asyncio.sleep(2)
+            for pool in other.leasing.pools.values():
+                for clock in pool.leases.level._clocks.values():
+                    clock._offset += 1e5
+            served = await floods
+            late = [sum(at > 6.0 for at in times) for times in served]
+            assert late[1] > sum(late) / 4, late
+
+    run(main)
