@@ -61,17 +61,16 @@ class Listener:
     def record(self, row: Row, exchange: Exchange) -> None:
         answer = exchange.answer
         sent_s = exchange.ended_at if exchange.sent_at is None else exchange.sent_at
-        self.entries.append(
-            Entry(
-                word_of(exchange), row.tenant, self._router, sent_s, exchange.ended_at, verdict_on(exchange),
-                answer.status, code_of(answer), exchange.failure == GAVE_UP, row.lag_s,
-            )  # fmt: skip
-        )
+        entry = Entry(
+            word_of(exchange), row.tenant, self._router, sent_s, exchange.ended_at, verdict_on(exchange), answer.status,
+            code_of(answer), exchange.failure == GAVE_UP, row.lag_s,
+        )  # fmt: skip
+        self.entries.append(entry)
 
 
 def code_of(answer: Answer) -> str:
-    """The code of a rejection; empty for an answer, and where there is none."""
-    return answer.outcome()[1] if answer.status not in (0, 200) else ""
+    """The code of a rejection, or of the event that ends a stream; empty for an answer, and where there is none."""
+    return answer.outcome()[1] if answer.status else ""
 
 
 def plan_of(sizes: Sizes, router: int) -> Plan:

@@ -26,7 +26,7 @@ WITHOUT_WORKERS = ("no_capacity", "draining")
 class End(StrEnum):
     RIGHT = "answered completely and correctly"
     REFUSED = "rejected, since there was too much load"
-    EXPIRED = "rejected at the deadline"
+    EXPIRED = "rejected at the deadline, or a stream that says so"
     UNSERVED = "rejected by a router without workers"
     HIT = "broken or failed while its router or worker was under a fault"
     LOST = "lost: no end, or a failure without a fault"
@@ -79,6 +79,8 @@ def end_of(entry: Entry, observed: Observed, workers: Sequence[str]) -> End:
         return End.DOUBLED
     if entry.verdict is Verdict.RIGHT:
         return End.RIGHT
+    if entry.verdict is Verdict.CUT and entry.code in AT_THE_DEADLINE:
+        return End.EXPIRED
     if entry.verdict is Verdict.REFUSED and not entry.gave_up:
         for codes, end in ((OVERLOADED, End.REFUSED), (AT_THE_DEADLINE, End.EXPIRED), (WITHOUT_WORKERS, End.UNSERVED)):
             if entry.code in codes:

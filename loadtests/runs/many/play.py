@@ -32,8 +32,7 @@ async def play(sizes: Sizes, folder: Path, say: Say) -> Observed:
     """
     if why := lacking():
         raise StandError(why)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    _empty(folder)
     net = net_of(sizes.routers, sizes.workers)
     faults = deal(sizes.seed, sizes.faults, net)
     for number, fault in enumerate(faults, 1):
@@ -42,6 +41,11 @@ async def play(sizes: Sizes, folder: Path, say: Say) -> Observed:
         async with standing(net, sizes, folder) as stand:
             observed = await _played(stand, Injection(stand, faults, sizes), sizes, say)
     return observed
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 async def _played(stand: Stand, injection: Injection, sizes: Sizes, say: Say) -> Observed:

@@ -86,9 +86,7 @@ def _recorded(observed: Observed, sizes: Sizes) -> Iterator[Figure]:
         seconds = sum(stretch.to_s - stretch.from_s for stretch in stretches)
         entries = [entry for entry in observed.entries if any(ends.within(entry, stretch) for stretch in stretches)]
         served = sum(entry.verdict is Verdict.RIGHT for entry in entries)
-        refused_ms = sorted(
-            (entry.ended_s - entry.sent_s) * 1000 for entry in entries if entry.code in ends.OVERLOADED
-        )
+        refused_ms = sorted((entry.ended_s - entry.sent_s) * 1000 for entry in entries if entry.code in ends.OVERLOADED)
         if seconds and refused_ms:
             yield Figure(f"{phase}: answers a second", served / seconds)
             yield Figure(f"{phase}: rejections, p99", refused_ms[int(0.99 * len(refused_ms))], "ms")

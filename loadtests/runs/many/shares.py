@@ -70,9 +70,7 @@ def light_of(observed: Observed) -> Sequence[Entry]:
     """The requests of the light tenant that were sent in calm."""
     calm = observed.phases(Phase.CALM)
     return [
-        entry
-        for entry in observed.entries
-        if entry.tenant == LIGHT and any(within(entry, stretch) for stretch in calm)
+        entry for entry in observed.entries if entry.tenant == LIGHT and any(within(entry, stretch) for stretch in calm)
     ]
 
 

@@ -30,6 +30,7 @@ def missed(run: Observed, wanted: int = 1) -> list[str]:
         (entry(), End.RIGHT),
         (entry(Verdict.REFUSED), End.REFUSED),
         (entry(Verdict.REFUSED, status=504, code="deadline_exceeded"), End.EXPIRED),
+        (entry(Verdict.CUT, status=200, code="deadline_exceeded"), End.EXPIRED),
         (entry(Verdict.REFUSED, status=503, code="no_capacity"), End.UNSERVED),
     ],
 )
