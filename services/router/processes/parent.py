@@ -236,7 +236,7 @@ class Parent:
 
     def _variables(self, index: int) -> dict[str, str]:
         """The settings in which a process differs from its parent."""
-        name = self._settings.own_name if hasattr(self._settings, "own_name") else socket.gethostname()
+        name = self._settings.own_name
         last = f"-{index}"
         return {
             "ROUTER_PROCESSES": "1",

@@ -97,7 +97,8 @@ def test_a_light_tenant_beside_a_flood_through_another_router_is_answered_in_tim
 def test_a_rate_limit_holds_over_all_routers() -> None:
     async def main() -> None:
         async with sharing(routers=2, workers=1, slots=4, lab_tenant_rps=10.0) as shared:
-            async with floods(*((router, "a", 6) for router in shared.routers)):
+            one, other = shared.routers
+            async with floods((one, "a", 6), (other, "a", 6)):
                 await asyncio.sleep(3.0)
                 before = await answered(shared)
                 await asyncio.sleep(6.0)
