@@ -90,8 +90,8 @@ class Play:
             loop = SimLoop(self.simulation, f"clients-{number}", f"10.0.8.{number + 1}")
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
-            router = router_address(number % made.routers), ROUTER_PORT
-            self._machines.append(Client(loop, router, self._ended))
+            address = router_address(number % made.routers), ROUTER_PORT
+            self._machines.append(Client(loop, address, self._ended))
         self._governed = Governed(self.system, self._loops)
         self._began = 0.0
         self._numbers = 0

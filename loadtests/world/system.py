@@ -108,7 +108,7 @@ class System:
         self.scenario = scenario
         self._executed = executed
         node = partial(Node, simulation, seed=str(scenario.seed), on_line=on_line, on_error=on_error)
-        self.exchange = WorldExchange()
+        self.exchange: WorldExchange = WorldExchange()
         self.routers: list[Node] = [
             node(f"router-{number}" if number else "router", router_address(number), partial(self._router, number))
             for number in range(scenario.routers)

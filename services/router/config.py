@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from services.runtime.tls import TlsFiles, tls_faults
 
 class RouterSettings(ServiceSettings):
     router_port: int = Field(8000, ge=0, le=65535, description="port of the public API")
+    router_processes: int = Field(
+        1, ge=1, le=64, description="router processes on that port; several need Linux and EXCHANGE_URL"
+    )
     metrics_port: int = Field(9000, ge=0, le=65535, description="port of the metrics and admin listener")
     tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: enables HTTPS")
     tls_key_file: Path | None = Field(None, description="private key (PEM) of that certificate, without a password")
@@ -120,9 +124,21 @@ class RouterSettings(ServiceSettings):
             yield "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS"
         if self.tenant_queue_size > self.max_queue_size:
             yield "TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE"
+        yield from self._faults_of_several()
         looks: list[Callable[[], object]] = [self._shared_workers, self._exposure, lambda: self.policies]
         yield from (str(fault) for look in looks if (fault := self._fault_of(look)))
         yield from self.inner_faults("METRICS_HOST")
+
+    def _faults_of_several(self) -> Iterator[str]:
+        if self.router_processes == 1:
+            return
+        if sys.platform != "linux":
+            yield f"ROUTER_PROCESSES={self.router_processes}: several processes on one port need Linux; use 1"
+        if not self.exchange_url:
+            yield (
+                f"ROUTER_PROCESSES={self.router_processes}: set EXCHANGE_URL (redis://...), through which processes "
+                "share the workers; without it each would use all of their slots"
+            )
 
     @property
     def own_name(self) -> str:

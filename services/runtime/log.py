@@ -1,7 +1,8 @@
 """Logs: one JSON object per line on stdout, without blocking the event loop.
 
 A line is encoded on the spot (about 2 us) and written by a thread, or at once if not `threaded`, as in virtual time.
-Lines that cannot be written are dropped and counted. Callers never log a prompt, an answer or a key.
+Lines that cannot be written are dropped and counted. Processes on one stream write whole lines, at most PIPE_BYTES
+at once. Callers never log a prompt, an answer or a key.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import BinaryIO
 
@@ -21,11 +22,16 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 MAX_PENDING_LINES = 20_000
 FLUSH_INTERVAL_S = 0.1
 MAX_CACHED_FIELDS = 256
+PIPE_BYTES = 4096
+"""A pipe does not mix so much of one writer with that of others (PIPE_BUF of pipe(7))."""
 MILLISECONDS = tuple(b".%03dZ" % millisecond for millisecond in range(1000))
 
 
 class Log:
-    """A service's log, safe to call from any thread if `threaded`. `clock` returns seconds since the epoch."""
+    """A service's log, safe to call from any thread if `threaded`. `clock` returns seconds since the epoch.
+
+    `process`: the number of one of several processes that write to the same stream.
+    """
 
     def __init__(
         self,
@@ -35,6 +41,7 @@ class Log:
         *,
         clock: Callable[[], float] = time.time,
         threaded: bool = True,
+        process: int | None = None,
     ) -> None:
         self.service = service
         self.dropped_lines = 0
@@ -47,6 +54,9 @@ class Log:
         self._wake = threading.Event()
         self._closing = False
         self._service = self._encode(service)
+        if process is not None:
+            self._service += b',"process":%d' % process
+        self._shares_stream = process is not None
         self._middles: dict[tuple[str, str], bytes] = {}  # of lines: the text between time and fields
         self._second = -1
         self._second_text = b""
@@ -121,7 +131,9 @@ class Log:
         batch = [self._pending.popleft() for _ in range(len(self._pending))]
         if not batch:
             return
-        self._write_lines(batch)
+        groups: Iterable[list[bytes]] = pieces(batch) if self._shares_stream else [batch]
+        for lines in groups:
+            self._write_lines(lines)
 
     def _write_one(self, line: bytes) -> None:
         self._write_lines([line])
@@ -147,6 +159,19 @@ class Log:
             logger.handlers = [_Bridge(self)]
             logger.setLevel(logging.WARNING)
             logger.propagate = False
+
+
+def pieces(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """The lines in groups of at most PIPE_BYTES, line ends included; a longer line is alone."""
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        if group and size + len(line) + 1 > PIPE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(line)
+        size += len(line) + 1
+    yield group
 
 
 class _Bridge(logging.Handler):

@@ -59,6 +59,10 @@ async def _nothing() -> None:
     return None
 
 
+def _leave_nothing() -> None:
+    return None
+
+
 class Listener(Protocol):
     """Serves a bound socket: by HTTP (`HttpListener`) or another protocol."""
 
@@ -95,6 +99,7 @@ class Process:
     start: Callable[[], Awaitable[None]] = _nothing
     stop: Callable[[], Awaitable[None]] = _nothing
     reload: Callable[[], None] | None = None  # on SIGHUP, which ends the process otherwise
+    leave: Callable[[], None] = _leave_nothing  # drains it, as SIGTERM does; set while it runs
     port_variable: str = ""
     tracer: Tracer | None = None
     bound_port: int = 0
@@ -220,6 +225,19 @@ class HttpListener:
         await asyncio.sleep(0)  # so that the first answer has a date
         await self._server.startup([sock])
 
+    async def accept_from(self, sock: socket.socket) -> asyncio.Server:
+        """Accept from one more socket, until the server that is returned is closed."""
+        return await self._server.listen(sock)
+
+    async def stop_accepting(self) -> None:
+        """Close the listening socket, and continue to serve the connections."""
+        await last_turns()
+        self._server.stop_listening()
+
+    @property
+    def connections(self) -> int:
+        return len(self._shared.connections)
+
     async def _keep_the_date(self) -> None:
         while True:
             self._shared.date_line = block([(b"date", formatdate(wall_clock()(), usegmt=True).encode("ascii"))])
@@ -233,8 +251,7 @@ class HttpListener:
             connection.last_requests(shared.checks)
 
     async def close(self, grace_s: float) -> None:
-        for _ in range(LAST_TURNS):
-            await asyncio.sleep(0)
+        await last_turns()
         shared = self._shared
         shared.closed = True
         self._server.config.timeout_graceful_shutdown = grace_s  # type: ignore[assignment]  # a float works
@@ -244,6 +261,12 @@ class HttpListener:
             connection.close()
         if self._dating is not None:
             self._dating.cancel()
+
+
+async def last_turns() -> None:
+    """Let the loop accept what the kernel has queued, before a listener closes."""
+    for _ in range(LAST_TURNS):
+        await asyncio.sleep(0)
 
 
 def listening_socket(host: str, port: int, variable: str) -> socket.socket:
@@ -336,11 +359,11 @@ class FineClockLoop(uvloop.Loop):
     time = staticmethod(time.monotonic)  # seconds; called several times per request
 
 
-def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
-    """Build the service and run it until a signal. Returns the exit status of the process."""
+def run(build: Callable[[], Process | Awaitable[Process]], *, bind: Bind = listening_socket) -> int:
+    """Build the service and run it until a signal. Returns the exit status of the process. `bind` makes its sockets."""
     quiet_collector()
     with asyncio.Runner(loop_factory=FineClockLoop) as runner:
-        return runner.run(_run(build))
+        return runner.run(_run(build, bind))
 
 
 def quiet_collector() -> None:
@@ -350,16 +373,17 @@ def quiet_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
+async def _run(build: Callable[[], Process | Awaitable[Process]], bind: Bind) -> int:
     built = build()
     process = await built if inspect.isawaitable(built) else built
     leaving = asyncio.Event()
+    process.leave = leaving.set
     _on_signals(leaving, process.reload)
     process.log.capture_stdlib("asyncio")
     process.log.capture_stdlib("uvicorn.error")
     try:
         with watched(process.watchdog_s, process.log):
-            async with running(process, leaving):
+            async with running(process, leaving, bind=bind):
                 await leaving.wait()
     except CannotStart as error:
         sys.stderr.write(f"{process.name}: {error}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, cast
 
 import uvicorn
@@ -50,16 +51,22 @@ class Server(uvicorn.Server):
         self.lifespan = config.lifespan_class(config)
 
     async def startup(self, sockets: Any = None) -> None:
-        """Start to accept on listening sockets. A TLS handshake may take as long as a request's headers."""
-        loop, config = asyncio.get_running_loop(), self.config
-        self.servers = [
-            await loop.create_server(
-                lambda: connection_of(config),
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=config.ssl,
-                ssl_handshake_timeout=config.shared.limits.headers_s if config.ssl else None,
-            )
-            for sock in sockets
-        ]
+        """Start to accept on these sockets."""
+        self.servers = [await self.listen(sock) for sock in sockets]
         self.started = True
+
+    async def listen(self, sock: socket.socket) -> asyncio.Server:
+        """Accept from a socket. A TLS handshake may take as long as a request's headers."""
+        config = self.config
+        return await asyncio.get_running_loop().create_server(
+            lambda: connection_of(config),
+            sock=sock,
+            backlog=BACKLOG,
+            ssl=config.ssl,
+            ssl_handshake_timeout=config.shared.limits.headers_s if config.ssl else None,
+        )
+
+    def stop_listening(self) -> None:
+        """Close the listening sockets; `shutdown` does the rest."""
+        for server in self.servers:
+            server.close()

@@ -127,7 +127,10 @@ class WorkerApi:
     def _add_leases(self, api: FastAPI) -> None:
         """`/lease` and `/lease/{router}`, which the routers call where several share a pool."""
         granted = describe(
-            "What one of several routers may use here.", request=LeaseAsk, reply=LeaseGrant, refusals=(Outcome.BAD_INPUT,)
+            "What one of several routers may use here.",
+            request=LeaseAsk,
+            reply=LeaseGrant,
+            refusals=(Outcome.BAD_INPUT,),
         )
         pushed = describe(
             "Grants for one router as newline-delimited JSON, for as long as its lease lasts.",
@@ -194,7 +197,7 @@ class WorkerApi:
         await exchange.reply(200, self._encode(self._loop.lending.answer(sent)))
 
     async def grants(self, exchange: Exchange) -> None:
-        """GET /lease/{router}: each grant that is pushed to this router, the newest when the router is slow to read. The
+        """GET /lease/{router}: each grant that is pushed to this router, the newest if the router reads slowly. The
         lease ends with the stream.
         """
         lending = self._loop.lending

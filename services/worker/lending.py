@@ -18,7 +18,7 @@ from math import inf
 
 from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.core.leases.book import MAX_ROUTERS, Grants, LeaseBook
-from services.core.leases.messages import Grant
+from services.core.leases.messages import NEVER, Grant
 from services.core.outcome import Outcome
 from services.runtime.clock import unix_milliseconds
 from services.runtime.errors import BadInput, Refused
@@ -40,10 +40,10 @@ class Loan:
     grant: Grant | None = None
 
 
-class GrantStream:
+class PushedGrants:
     """The stream of one router's process: the newest grant that was not sent yet. For a single reader."""
 
-    __slots__ = ("_pending", "_waiter", "epoch", "is_over", "last", "router")
+    __slots__ = ("_offered", "_pending", "_waiter", "epoch", "is_over", "last", "router")
 
     def __init__(self, router: str, epoch: int) -> None:
         self.router = router
@@ -51,6 +51,7 @@ class GrantStream:
         self.is_over = False
         self.last: Grant | None = None
         """The newest grant that was made for this process, on whatever way it goes there."""
+        self._offered = NEVER
         self._pending: Grant | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -60,11 +61,11 @@ class GrantStream:
             self.last = grant
 
     def offer(self, grant: Grant) -> None:
-        """Send this grant. One that was not sent yet is replaced, unless it is newer."""
+        """Send this grant in place of one that was not sent yet; not if it is older than another that was offered."""
         self.note(grant)
-        if self._pending is None or grant.stamp > self._pending.stamp:
-            self._pending = grant
-        self._wake()
+        if grant.stamp > self._offered:
+            self._offered, self._pending = grant.stamp, grant
+            self._wake()
 
     def end(self) -> None:
         self.is_over = True
@@ -89,7 +90,7 @@ class GrantStream:
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
-        return f"<GrantStream of {self.router}/{self.epoch}, {state}, to send {self._pending}>"
+        return f"<PushedGrants of {self.router}/{self.epoch}, {state}, to send {self._pending}>"
 
 
 class Lending:
@@ -97,7 +98,7 @@ class Lending:
 
     def __init__(self, epoch: int | None = None) -> None:
         self.book = LeaseBook(unix_milliseconds() if epoch is None else epoch, 0)
-        self._streams: dict[str, GrantStream] = {}  # by router
+        self._streams: dict[str, PushedGrants] = {}  # by router
         self._is_leaving = False
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = inf  # what the timer waits for
@@ -182,7 +183,7 @@ class Lending:
 
     # Streams
 
-    def open(self, router: str, epoch: int) -> GrantStream:
+    def open(self, router: str, epoch: int) -> PushedGrants:
         """The stream of this process, in place of an older one of the same name.
 
         Raises BadInput, 409, if a newer process has a stream open, and Refused, 503, above MAX_ROUTERS streams, or
@@ -198,14 +199,14 @@ class Lending:
             )  # fmt: skip
         if older is None and len(self._streams) >= MAX_ROUTERS:
             self._make_room()
-        stream = self._streams[router] = GrantStream(router, epoch)
+        stream = self._streams[router] = PushedGrants(router, epoch)
         if older is not None:
             older.end()
             if older.epoch != epoch:
                 self._push_all(self.book.disconnect(_now(), router, older.epoch))
         return stream
 
-    def close(self, stream: GrantStream) -> None:
+    def close(self, stream: PushedGrants) -> None:
         """The stream has ended, and the lease with it, unless another stream has replaced it. May be called again."""
         stream.end()
         if self._streams.get(stream.router) is stream:
@@ -254,7 +255,7 @@ class Lending:
         if stream is not None:
             stream.note(grant)
 
-    def _stream_for(self, router: str, grant: Grant) -> GrantStream | None:
+    def _stream_for(self, router: str, grant: Grant) -> PushedGrants | None:
         """The stream of the process that the grant is for. One of the same name must not take it for its own."""
         stream = self._streams.get(router)
         return stream if stream is not None and stream.epoch == grant.echo[0] else None

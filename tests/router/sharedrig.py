@@ -81,7 +81,7 @@ class SharedRouter:
             "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "stream": stream,
             "ignore_eos": True,
         }  # fmt: skip
-        headers = {"x-tenant-id": tenant, "x-slo-deadline-ms": f"{deadline_ms:g}"}
+        headers = {"x-tenant": tenant, "x-slo-deadline-ms": f"{deadline_ms:g}"}
         return await self.client.post("/v1/chat/completions", content=json.dumps(body).encode(), headers=headers)
 
     async def samples(self, name: str) -> list[tuple[str, float]]:
@@ -105,14 +105,26 @@ class Shared:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def watch(self) -> None:
-        """Look at each worker each millisecond: it never runs more than its slots."""
+        """Look at each worker each five milliseconds: it never runs more than its slots."""
         self.highest = [0] * len(self.workers)
         while True:
             for number, worker in enumerate(self.workers):
                 running = worker.running + worker.waiting
                 assert running <= self.slots, f"{running} requests at worker {number}, of {self.slots} slots"
                 self.highest[number] = max(self.highest[number], running)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.005)
+
+    def charged(self, tenant: str) -> float:
+        """Work that the tenant was charged for at all routers, in token-equivalents."""
+        known = [router.dispatcher.scheduler.drr.tenants.get(tenant) for router in self.routers]
+        return sum(account.charged for account in known if account is not None)
+
+    async def shares(self, *tenants: str, over_s: float) -> list[float]:
+        """The tenants' parts of what they are charged for together, within the next seconds."""
+        before = [self.charged(tenant) for tenant in tenants]
+        await asyncio.sleep(over_s)
+        work = [self.charged(tenant) - at for tenant, at in zip(tenants, before, strict=True)]
+        return [each / sum(work) for each in work]
 
     async def resting(self) -> None:
         """Wait until nothing runs anywhere."""
@@ -195,21 +207,29 @@ async def add_router(shared: Shared, number: int, urls: list[str], **settings: A
     return router
 
 
-async def flood(
-    router: SharedRouter, tenant: str, *, clients: int, seconds: float, deadline_ms: float = 1000
-) -> list[float]:
-    """So many clients, each of which asks again at an answer, or soon after a refusal. Returns when answers came."""
-    loop = asyncio.get_running_loop()
-    until, served = loop.time() + seconds, []
+async def flood(router: SharedRouter, tenant: str, *, clients: int) -> None:
+    """So many clients, each of which asks again at an answer, or soon after a refusal. For ever."""
 
     async def client() -> None:
-        while loop.time() < until:
-            if await router.ask(tenant, deadline_ms=deadline_ms) == 200:
-                served.append(loop.time())
-            else:
-                await asyncio.sleep(0.05)
+        while True:
+            if await router.ask(tenant, deadline_ms=1000) != 200:
+                await asyncio.sleep(0.3)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):
             group.create_task(client())
-    return served
+
+
+@asynccontextmanager
+async def floods(*flooding: tuple[SharedRouter, str, int]) -> AsyncIterator[None]:
+    """(router, tenant, clients) each, until the end."""
+    tasks = [
+        asyncio.get_running_loop().create_task(flood(router, tenant, clients=clients))
+        for router, tenant, clients in flooding
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.core.outcome import Outcome
-from services.runtime.log import MAX_PENDING_LINES, Log
+from services.runtime.log import MAX_PENDING_LINES, PIPE_BYTES, Log
 
 
 def lines_of(stream: io.BytesIO) -> list[dict[str, Any]]:
@@ -107,3 +107,36 @@ def test_without_a_thread_what_cannot_be_written_is_dropped_and_counted() -> Non
     log.info("lost")
     log.info("lost as well")
     assert log.dropped_lines == 2
+
+
+def test_one_of_several_processes_says_which_it_is() -> None:
+    stream = io.BytesIO()
+    log = Log("router", stream=stream, process=3)
+    log.info("listening", port=1)
+    log.close()
+    (line,) = lines_of(stream)
+    assert list(line.items())[2:] == [("service", "router"), ("process", 3), ("event", "listening"), ("port", 1)]
+
+
+class Writes(io.BytesIO):
+    """Remembers each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def write(self, data: Any) -> int:
+        self.sizes.append(len(data))
+        return super().write(data)
+
+
+def test_processes_that_share_a_pipe_write_whole_lines_in_small_pieces() -> None:
+    stream = Writes()
+    log = Log("router", stream=stream, threaded=True, process=0)
+    for number in range(200):
+        log.info("many", number=number, text="x" * 100)
+    log.info("long", text="y" * PIPE_BYTES)
+    log.info("last")
+    log.close()
+    assert [line["event"] for line in lines_of(stream)] == ["many"] * 200 + ["long", "last"]
+    assert len([size for size in stream.sizes if size > PIPE_BYTES]) == 1, "the long line, alone"

@@ -7,14 +7,14 @@ from itertools import count
 from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant
 from services.worker.batching import EngineLoop
 from services.worker.job import Job
-from services.worker.lending import GrantStream, Lending
+from services.worker.lending import Lending, PushedGrants
 from tests.worker.rig import asking
 
 TTL_MS = 750.0
 
 
 class AskingRouter:
-    """One process of a router. Each of its asks has a higher stamp and acknowledges the last grant that it was given."""
+    """One process of a router. Each ask has a higher stamp and acknowledges the last grant that it was given."""
 
     def __init__(self, name: str = "a", epoch: int = 1) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class AskingRouter:
         self.last = lending.answer(self.ask(wants, keep=keep, level=level))
         return self.last.may
 
-    def opens(self, lending: Lending) -> GrantStream:
+    def opens(self, lending: Lending) -> PushedGrants:
         return lending.open(self.name, self.epoch)
 
     async def starts(self, loop: EngineLoop, id: str, tokens: int = 10, *, wants: int = 0, **fields: object) -> Job:
@@ -40,7 +40,7 @@ class AskingRouter:
         return await loop.submit(asking(id, tokens, lease=self.ask(wants), **fields))
 
 
-def may_of(stream: GrantStream) -> int | None:
+def may_of(stream: PushedGrants) -> int | None:
     """What the grant allows that is to be sent next; None if there is none."""
     return None if stream._pending is None else stream.take().may
 

@@ -12,6 +12,7 @@ from services.core.batcher import BatchFormer
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.worker.engine import Sequence
+from services.worker.lending import PushedGrants
 from services.worker.sequence_table import SequenceTable
 from services.worker.stream import AnswerStream, Dropped
 from tests.virtual import run
@@ -85,6 +86,12 @@ async def memory_reserved_by_nobody() -> None:
         loop.abandon(job)
 
 
+async def a_grant_that_was_not_offered() -> None:
+    stream = PushedGrants("a", 1)
+    stream.end()
+    stream.take()
+
+
 FAULTS: list[tuple[Callable[[], Any], str]] = [
     (a_token_after_the_end, "4 characters after the end: <AnswerStream dropped"),
     (a_second_end, "a second end, Dropped: <AnswerStream dropped"),
@@ -94,6 +101,7 @@ FAULTS: list[tuple[Callable[[], Any], str]] = [
     (more_given_back_than_held, "a held more than it had: <SimulatedEngine"),
     (a_place_that_is_none, "there was a place for a, and is none: <EngineLoop"),
     (started_without_a_slot, "a has no slot: <EngineLoop alive, 1/0 running"),
+    (a_grant_that_was_not_offered, "no grant was offered: <PushedGrants of a/1, over"),
     (memory_reserved_by_nobody, "7 tokens are reserved after a: <EngineLoop"),
 ]
 

@@ -111,7 +111,9 @@ async def test_without_leases_requests_without_an_ask_are_bounded_by_the_queue_o
 
 
 @in_virtual_time
-async def test_while_a_router_has_a_lease_a_request_without_an_ask_gets_only_a_slot_that_is_neither_used_nor_lent() -> None:
+async def test_while_a_router_has_a_lease_a_request_without_an_ask_gets_only_a_slot_that_is_neither_used_nor_lent() -> (
+    None
+):
     async with turning(slots=2) as loop:
         AskingRouter().asks(loop.lending, wants=1)
         job = await loop.submit(asking("plain", 2))
@@ -138,7 +140,9 @@ async def test_the_end_of_a_request_without_an_ask_lends_its_slot() -> None:
 
 
 @in_virtual_time
-async def test_the_grant_of_an_ask_that_came_with_a_request_is_pushed_only_if_it_changes_what_the_router_may_use() -> None:
+async def test_the_grant_of_an_ask_that_came_with_a_request_is_pushed_only_if_it_changes_what_the_router_may_use() -> (
+    None
+):
     async with turning(slots=4) as loop:
         router = AskingRouter()
         stream = router.opens(loop.lending)
@@ -369,6 +373,7 @@ async def test_a_worker_that_drains_recalls_what_is_idle_and_ends_the_streams_wi
         router.asks(loop.lending, wants=1)
         idle.asks(loop.lending, wants=1)
         job = await router.starts(loop, "a", 5)
+        await asyncio.sleep(0.03)
         loop.drain(grace_s=5)
         recalled = streams[1].take()
         assert (recalled.may, recalled.recall, recalled.slots) == (1, True, 0)

@@ -1,4 +1,4 @@
-"""What a worker lends, in virtual time: the streams of grants, what is pushed to whom, and the end of a lease by time."""
+"""What a worker lends, in virtual time: streams of grants, what is pushed to whom, the end of a lease by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.core.leases.book import MAX_ROUTERS
 from services.core.leases.times import DRIFT, MIN_TTL_S
 from services.runtime.errors import BadInput, Refused
 from services.runtime.leasewire import ask_of
-from services.worker.lending import EXPIRY_SLACK_S, GrantStream, Lending
+from services.worker.lending import EXPIRY_SLACK_S, Lending, PushedGrants
 from tests.worker.leaserig import AskingRouter, may_of
 from tests.worker.rig import in_virtual_time, now
 
@@ -44,7 +44,7 @@ async def test_a_slot_that_comes_back_is_pushed_to_the_router_that_waits_for_it(
 
 @in_virtual_time
 async def test_a_slow_reader_is_sent_the_newest_grant_only() -> None:
-    stream = GrantStream("a", 1)
+    stream = PushedGrants("a", 1)
     lending, router = lending_of(4), AskingRouter("a")
     grants = [lending.book.receive(0.0, ask_of(router.ask(wants)))["a"] for wants in (1, 2, 3)]
     for grant in (grants[0], grants[2], grants[1]):
@@ -56,8 +56,6 @@ async def test_a_slow_reader_is_sent_the_newest_grant_only() -> None:
     assert not waits.done()
     stream.end()
     assert not await waits
-
-
 
 
 @in_virtual_time
@@ -190,5 +188,5 @@ async def test_a_worker_that_stops_leaves_no_timer() -> None:
 async def test_repr_tells_the_state() -> None:
     lending, router = lending_of(1), AskingRouter("a")
     stream = router.opens(lending)
-    assert repr(stream) == "<GrantStream of a/1, open, to send None>"
-    assert repr(lending).startswith("<Lending <LeaseBook 0 of 1+0: [], 0 left, 0 without a lease>, streams [<GrantStr")
+    assert repr(stream) == "<PushedGrants of a/1, open, to send None>"
+    assert repr(lending).startswith("<Lending <LeaseBook 0 of 1+0: [], 0 left, 0 without a lease>, streams [<Pushed")

@@ -87,7 +87,7 @@ async def play(kills: int, seed: int, say: Say, *, before_s: float = BEFORE_S) -
         try:
             await asyncio.sleep(before_s)
             for number in range(kills):
-                streams.append(sum(await asyncio.to_thread(_open_at, router) for router in made.routers))
+                streams.append(sum([await asyncio.to_thread(_open_at, router) for router in made.routers]))
                 killed.append(await made.kill(number, client))
                 say(f"kill {number + 1} of {kills}")
                 if load.done():

@@ -226,11 +226,13 @@ class LeaseBook:
         else it needs a slot that is neither taken nor promised. None: there is no such slot.
         """
         self.lapse(now)
-        if self.has_leases and self.free <= 0:
+        if not self._leases:
+            self._unleased += 1
+            self._ceiling = max(self._ceiling, self.promised)
+            return {}
+        if self.free <= 0:
             return None
         self._unleased += 1
-        if not self.has_leases:
-            self._ceiling = max(self._ceiling, self.promised)
         return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def end_without_lease(self, now: float) -> Grants:
@@ -238,6 +240,9 @@ class LeaseBook:
         self.lapse(now)
         assert self._unleased > 0, f"a request without a lease ended that did not run: {self!r}"
         self._unleased -= 1
+        if not self._leases:
+            self._check()
+            return {}
         return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def disconnect(self, now: float, router: str, epoch: int) -> Grants:
@@ -263,6 +268,8 @@ class LeaseBook:
 
     def lapse(self, now: float) -> None:
         """End the leases whose time is over. What runs stays counted until it ends."""
+        if not self._leases:
+            return
         for lease in [each for each in self._leases.values() if each.lapses_at < now]:
             if now - lease.received_at <= lease.ttl_s:
                 self._deaf[lease.router] = lease.granted

@@ -51,7 +51,10 @@ def a_ring_with_work_that_is_moved() -> None:
 FAULTS: list[tuple[Callable[[], None], str]] = [
     (an_end_of_a_request_that_does_not_run, "a request of a ended that did not run: <BookedLease of a/1: 0 run"),
     (an_end_of_an_unknown_process, "a request of a/1 ended that did not run: <LeaseBook 0 of 1"),
-    (an_end_without_a_lease_of_what_does_not_run, "a request without a lease ended that did not run: <LeaseBook 0 of 1"),
+    (
+        an_end_without_a_lease_of_what_does_not_run,
+        "a request without a lease ended that did not run: <LeaseBook 0 of 1",
+    ),
     (a_slot_promised_twice, "2 slots are promised, of 1: <LeaseBook"),
     (a_start_without_a_slot, "a request starts without a slot: <Holding of a: uses 0 of 0"),
     (an_end_of_nothing_in_flight, "a request ended that was not in flight: <Holding of a: uses -1"),

@@ -38,10 +38,10 @@ def test_wants_are_what_could_start_by_class() -> None:
     )  # fmt: skip
     site.queue("a", 3)
     site.queue("b", 100)
-    wants = {want.class_name: want for want in site.level.wants(0.0, lambda flow: flow.tenant.id == "a")}
+    wants = {want.class_name: want for want in site.level.wants(lambda flow: flow.tenant.id == "a")}
     assert (wants["gold"].requests, wants["gold"].light) == (3, 3)
     assert (wants["tin"].requests, wants["tin"].light) == (MAX_WANTED, 0)
-    assert Site("r1", {}).level.wants(0.0, lambda flow: True) == ()
+    assert Site("r1", {}).level.wants(lambda flow: True) == ()
 
 
 def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> None:

@@ -10,7 +10,7 @@ import pytest
 from services.core.leases.messages import Ask
 from services.core.leases.times import LINGER_S
 from services.router.workers.leaselink import LeaseLink
-from tests.router.sharedrig import SERVICE_S, flood, sharing
+from tests.router.sharedrig import SERVICE_S, Shared, floods, sharing
 from tests.virtual import run
 
 
@@ -60,59 +60,63 @@ def test_idle_slots_go_back_to_the_worker() -> None:
 
 def test_tenants_behind_different_routers_get_equal_shares_however_much_one_asks() -> None:
     async def main() -> None:
-        async with sharing(routers=2, workers=2, slots=4) as shared:
+        async with sharing(routers=2, workers=1, slots=4) as shared:
             one, other = shared.routers
-            floods = await asyncio.gather(
-                flood(one, "a", clients=40, seconds=20), flood(other, "b", clients=12, seconds=20)
-            )
-            counts = [sum(at > 5.0 for at in served) for served in floods]
-            assert counts[0] / sum(counts) == pytest.approx(0.5, abs=0.025), counts
+            async with floods((one, "a", 16), (other, "b", 6)):
+                await asyncio.sleep(3.0)
+                assert (await shared.shares("a", "b", over_s=4.0))[0] == pytest.approx(0.5, abs=0.025)
 
     run(main)
 
 
 def test_a_tenant_behind_both_routers_gets_the_share_of_one_tenant() -> None:
     async def main() -> None:
-        async with sharing(routers=2, workers=2, slots=4) as shared:
+        async with sharing(routers=2, workers=1, slots=4) as shared:
             one, other = shared.routers
-            floods = await asyncio.gather(
-                flood(one, "hog", clients=20, seconds=30),
-                flood(other, "hog", clients=20, seconds=30),
-                flood(other, "b", clients=20, seconds=30),
-            )
-            hog_one, hog_other, b = (sum(at > 10.0 for at in served) for served in floods)
-            assert b / (hog_one + hog_other + b) == pytest.approx(0.5, abs=0.04)
+            async with floods((one, "hog", 6), (other, "hog", 6), (other, "b", 6)):
+                await asyncio.sleep(6.0)
+                assert (await shared.shares("hog", "b", over_s=6.0))[0] == pytest.approx(0.5, abs=0.04)
 
     run(main)
 
 
 def test_a_light_tenant_beside_a_flood_through_another_router_is_answered_in_time() -> None:
     async def main() -> None:
-        async with sharing(routers=2, workers=2, slots=4) as shared:
+        async with sharing(routers=2, workers=1, slots=4) as shared:
             flooded, calm = shared.routers
-            loop = asyncio.get_running_loop()
-            flooding = loop.create_task(flood(flooded, "flood", clients=60, seconds=15))
-            await asyncio.sleep(3)
-            waits: list[float] = []
-            for _ in range(40):
-                began = loop.time()
-                assert await calm.ask("light", deadline_ms=1000) == 200
-                waits.append(loop.time() - began)
-                await asyncio.sleep(0.2)
-            assert sorted(waits)[-3] < 3.0 * SERVICE_S
-            await flooding
+            loop, waits = asyncio.get_running_loop(), []
+            async with floods((flooded, "flood", 16)):
+                await asyncio.sleep(3)
+                for _ in range(20):
+                    began = loop.time()
+                    assert await calm.ask("light", deadline_ms=1000) == 200
+                    waits.append(loop.time() - began)
+                    await asyncio.sleep(0.2)
+            assert sorted(waits)[-2] < 3.0 * SERVICE_S
 
     run(main)
 
 
 def test_a_rate_limit_holds_over_all_routers() -> None:
     async def main() -> None:
-        async with sharing(routers=2, workers=2, slots=4, lab_tenant_rps=10.0) as shared:
-            floods = await asyncio.gather(*(flood(router, "a", clients=8, seconds=20) for router in shared.routers))
-            count = sum(at > 5.0 for served in floods for at in served)
-            assert count == pytest.approx(10.0 * 15, rel=0.1)
+        async with sharing(routers=2, workers=1, slots=4, lab_tenant_rps=10.0) as shared:
+            one, other = shared.routers
+            async with floods((one, "a", 6), (other, "a", 6)):
+                await asyncio.sleep(3.0)
+                before = await answered(shared)
+                await asyncio.sleep(6.0)
+                assert await answered(shared) - before == pytest.approx(60.0, rel=0.1)
 
     run(main)
+
+
+async def answered(shared: Shared) -> float:
+    """Answers of all routers so far."""
+    found = 0.0
+    for router in shared.routers:
+        for labels, value in await router.samples("weir_requests_total"):
+            found += value if 'outcome="served"' in labels else 0.0
+    return found
 
 
 def test_without_the_store_every_request_is_answered() -> None:
@@ -224,15 +228,15 @@ def test_a_router_that_came_back_far_behind_the_others_does_not_keep_every_slot(
     async def main() -> None:
         async with sharing(routers=2, workers=2, slots=2) as shared:
             back, other = shared.routers
-            floods = asyncio.gather(
-                flood(back, "a", clients=20, seconds=12), flood(other, "a", clients=20, seconds=12)
-            )  # fmt: skip
-            await asyncio.sleep(2)
-            for pool in other.leasing.pools.values():
-                for clock in pool.leases.level._clocks.values():
-                    clock._offset += 1e5
-            served = await floods
-            late = [sum(at > 6.0 for at in times) for times in served]
-            assert late[1] > sum(late) / 4, late
+            async with floods((back, "a", 16), (other, "a", 16)):
+                await asyncio.sleep(2.0)
+                for pool in other.leasing.pools.values():
+                    pool.leases.level.clock("default")._offset += 1e5  # `back` is behind now
+                await asyncio.sleep(2.0)
+                lent = []
+                for _ in range(60):
+                    lent.append(sum(other.lent))
+                    await asyncio.sleep(0.05)
+                assert sum(lent) / len(lent) > 1.0, "of four slots"
 
     run(main)

@@ -1,0 +1,286 @@
+"""What a parent of several router processes does next, as a pure decision (decision record 086).
+
+    waiting    has ended; starts again at `due`
+    starting   runs, and does not accept connections yet
+    ready      accepts connections
+    leaving    accepts no new connections, and ends when its requests have ended
+
+Every event returns actions in the order in which they are to be done. While a process is not ready, the ready ones
+accept from its socket too (`COVER`), so that no connection waits for a start. A process that ends by itself starts
+again: at once if it has served for STEADY_S, else after a delay that doubles from FIRST_DELAY_S to MAX_DELAY_S. The
+parent gives up only if no process has ever been ready. Times are seconds of one clock.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from services.router.processes.link import COVER, HAND_OVER, OWN
+from services.runtime.settings import EXIT_BAD_SETTINGS
+from services.runtime.starting import EXIT_CANNOT_START, EXIT_PORT_TAKEN
+
+STEADY_S = 10.0
+FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
+START_TRIES = 3  # of one process, before any is ready
+START_WITHIN_S = 120.0
+SPARE_S = 5.0  # beyond the time that a process may take to leave, before SIGKILL
+HOPELESS = frozenset({EXIT_BAD_SETTINGS, EXIT_PORT_TAKEN, EXIT_CANNOT_START})
+"""Exit statuses of faults that only the operator can mend."""
+BY_SIGTERM = -signal.SIGTERM
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Send a signal to a process."""
+
+    index: int
+    number: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send a word over the link."""
+
+    index: int
+    word: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Close the parent's copies of the public sockets: what the processes close is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    level: str
+    event: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the parent. No process runs, or those that do are to be killed."""
+
+    status: int
+
+
+Action = Start | Signal | Tell | Release | Say | Finish
+
+
+@dataclass(slots=True)
+class Seat:
+    """The place of a process, which successive processes take."""
+
+    state: State = State.WAITING
+    due: float | None = 0.0  # of the start while waiting; of SIGKILL otherwise
+    ready_at: float = 0.0
+    failures: int = 0  # in a row
+    starts: int = 0
+    covers: bool = False
+    reload: bool = False  # once it is ready
+    told_to_leave: bool = False
+
+    @property
+    def runs(self) -> bool:
+        return self.state is not State.WAITING
+
+
+class Plan:
+    """`leave_s`: how long a process may take from SIGTERM to its end; `hand_over_s`: from HAND_OVER to its end."""
+
+    def __init__(self, count: int, *, leave_s: float, hand_over_s: float) -> None:
+        self.seats = [Seat() for _ in range(count)]
+        self.stopping = False
+        self._leave_s = leave_s + SPARE_S
+        self._hand_over_s = hand_over_s + SPARE_S
+        self._status = 0
+        self._served = False  # a process has been ready
+        self._to_replace: list[int] = []  # by a rolling restart, in order
+        self._handing_over: int | None = None
+
+    @property
+    def restarting(self) -> bool:
+        """Whether a rolling restart is under way."""
+        return bool(self._to_replace)
+
+    def of(self, state: State) -> list[int]:
+        return [index for index, seat in enumerate(self.seats) if seat.state is state]
+
+    def next_at(self) -> float | None:
+        """When `tick` has something to do; None: only after an event."""
+        return min((seat.due for seat in self.seats if seat.due is not None), default=None)
+
+    # Events
+
+    def tick(self, now: float) -> list[Action]:
+        """Start what is due, and kill what has taken too long."""
+        actions: list[Action] = []
+        for index, seat in enumerate(self.seats):
+            if seat.due is None or now < seat.due:
+                continue
+            if seat.state is State.WAITING:
+                seat.state, seat.due, seat.covers = State.STARTING, now + START_WITHIN_S, False
+                seat.starts += 1
+                actions.append(Start(index))
+            else:
+                seat.due = None
+                self._status = 1 if self.stopping else self._status
+                text = "a router process did not become ready in time: it is killed"
+                if seat.state is not State.STARTING:
+                    text = "a router process did not leave in time: it is killed"
+                actions += [Say("ERROR", text, {"process": index}), Signal(index, signal.SIGKILL)]
+        return actions
+
+    def ready(self, index: int, now: float) -> list[Action]:
+        seat = self.seats[index]
+        if seat.state is not State.STARTING or self.stopping:
+            return []
+        seat.state, seat.due, seat.ready_at, self._served = State.READY, None, now, True
+        reload, seat.reload = seat.reload, False
+        actions: list[Action] = [Signal(index, signal.SIGHUP)] if reload else []
+        if index == self._handing_over:
+            self._handing_over = None
+            del self._to_replace[0]
+            if not self._to_replace:
+                actions.append(Say("INFO", "all router processes have been replaced", {"processes": len(self.seats)}))
+        return [*actions, *self._covering(), *self._hand_over_next(now)]
+
+    def leaving(self, index: int, now: float) -> list[Action]:
+        """It accepts no new connections from now on."""
+        seat = self.seats[index]
+        if seat.state is State.READY:
+            seat.state = State.LEAVING
+            if seat.due is None:
+                seat.due = now + self._leave_s
+        return list(self._covering())
+
+    def ended(self, index: int, status: int, now: float) -> list[Action]:
+        """`status`: the exit status, or the negative number of the signal that ended it."""
+        seat = self.seats[index]
+        was, asked, seat.told_to_leave = seat.state, seat.told_to_leave, False
+        seat.state, seat.due, seat.covers = State.WAITING, None, False
+        if self.stopping:
+            if status != 0 and not (was is State.STARTING and status == BY_SIGTERM):
+                self._status = self._status or 1
+            return self._finished()
+        said = Say(
+            "INFO" if status == 0 and asked else "ERROR",
+            "a router process ended",
+            {"process": index, "status": status, "was": str(was)},
+        )
+        if was is State.STARTING:
+            return [said, *self._failed_to_start(index, status, now)]
+        if asked:
+            seat.due, seat.failures = now, 0
+        else:
+            steady = now - seat.ready_at >= STEADY_S
+            seat.failures = 0 if steady else seat.failures + 1
+            seat.due = now + delay_s(seat.failures)
+        return [said, *self._covering(), *self.tick(now)]
+
+    def stop(self, now: float) -> list[Action]:
+        """SIGTERM or SIGINT: all drain. A second one ends everything at once."""
+        if self.stopping:
+            return [Finish(1)]
+        return self._stop(now)
+
+    def reload(self) -> list[Action]:
+        """SIGHUP, to those that are ready; to one that starts once it is."""
+        actions: list[Action] = []
+        for index, seat in enumerate(self.seats):
+            if seat.state is State.READY:
+                actions.append(Signal(index, signal.SIGHUP))
+            elif seat.state is State.STARTING:
+                seat.reload = True
+        return actions
+
+    def restart(self, now: float) -> list[Action]:
+        """Replace the processes, one after the other. Does nothing while that is under way, or when stopping."""
+        if self.stopping or self._to_replace:
+            return [Say("WARNING", "a rolling restart was not begun", {"stopping": self.stopping})]
+        self._to_replace = list(range(len(self.seats)))
+        said = Say("INFO", "the router processes are being replaced", {"processes": len(self.seats)})
+        return [said, *self._hand_over_next(now)]
+
+    # Decisions
+
+    def _hand_over_next(self, now: float) -> Iterator[Action]:
+        """The next process of a rolling restart leaves once all are ready."""
+        if not self._to_replace or self._handing_over is not None or len(self.of(State.READY)) < len(self.seats):
+            return
+        index = self._handing_over = self._to_replace[0]
+        seat = self.seats[index]
+        seat.told_to_leave, seat.due = True, now + self._hand_over_s
+        yield Tell(index, HAND_OVER)
+
+    def _covering(self) -> Iterator[Action]:
+        """Ready processes accept from all sockets while one of the processes is not ready, unless all leave."""
+        if self.stopping:
+            return
+        ready = self.of(State.READY)
+        lacking = len(ready) < len(self.seats)
+        for index in ready:
+            if self.seats[index].covers != lacking:
+                self.seats[index].covers = lacking
+                yield Tell(index, COVER if lacking else OWN)
+
+    def _failed_to_start(self, index: int, status: int, now: float) -> list[Action]:
+        seat = self.seats[index]
+        seat.failures += 1
+        if not self._served and (status in HOPELESS or seat.failures >= START_TRIES):
+            self._status = status if status in HOPELESS else EXIT_CANNOT_START
+            text = "no router process can start: the parent gives up; see what they wrote"
+            return [Say("ERROR", text, {"process": index, "status": status}), *self._stop(now)]
+        seat.due = now + delay_s(seat.failures)
+        actions: list[Action] = []
+        if self._to_replace and index == self._handing_over:
+            self._to_replace, self._handing_over = [], None
+            actions.append(Say("ERROR", "the rolling restart ends: the new process does not start", {"process": index}))
+        return [*actions, *self._covering()]
+
+    def _stop(self, now: float) -> list[Action]:
+        self.stopping, self._to_replace, self._handing_over = True, [], None
+        actions: list[Action] = [Release()]
+        for index, seat in enumerate(self.seats):
+            seat.due = now + self._leave_s if seat.runs else None
+            if seat.runs:
+                actions.append(Signal(index, signal.SIGTERM))
+        return [*actions, *self._finished()]
+
+    def _finished(self) -> list[Action]:
+        return [] if any(seat.runs for seat in self.seats) else [Finish(self._status)]
+
+
+def delay_s(failures: int) -> float:
+    """Seconds before the next start, after so many failures in a row."""
+    return 0.0 if failures == 0 else min(FIRST_DELAY_S * 2.0 ** min(failures - 1, 32), MAX_DELAY_S)
+
+
+def exit_text(status: int) -> str:
+    """An exit status for people, e.g. `status 1` or `SIGKILL`."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def indexes(actions: Sequence[Action], kind: type[Start]) -> list[int]:
+    """Of the processes that these actions start; for tests."""
+    return [action.index for action in actions if isinstance(action, kind)]
