@@ -125,9 +125,9 @@ class Steps:
         if self._scenario.routers == 1:
             return
         slots = [spec.slots for spec in self._scenario.workers if not spec.evil]
-        for node, most in zip(self._nodes, slots, strict=True):
-            if node.up and node.inside is not None and node.inside.running + node.inside.waiting > most:
-                self._found.append(f"{node.name} has {node.inside.running} + {node.inside.waiting} of {most} slots")
+        for node, count in zip(self._nodes, slots, strict=True):
+            if node.up and node.inside is not None and node.inside.running + node.inside.waiting > count:
+                self._found.append(f"{node.name} has {node.inside.running} + {node.inside.waiting} of {count} slots")
 
 
 class Judge:

@@ -96,7 +96,7 @@ async def play(kills: int, seed: int, say: Say, *, before_s: float = BEFORE_S) -
             await asyncio.sleep(AFTER_S)
         finally:
             client.stop()
-        found = Judged(killed, frozenset({"plain"}), most_streams=max(streams))
+        found = Judged(killed, frozenset({"plain"}), max_streams=max(streams))
         for row in (await load).rows:
             found.record(row)
     return found

@@ -30,7 +30,7 @@ class Judged:
     sent: int = 0
     answered: int = 0
     refused: int = 0
-    most_streams: int = 0
+    max_streams: int = 0
     hit: dict[int, int] = field(default_factory=dict)
     """By kill."""
     saved: int = 0
@@ -78,7 +78,7 @@ class Judged:
         per_s = self.sent / max(1.0, self.kills[-1].at_s) if self.kills else 0.0
         allowed = sum(kill.open for kill in self.kills) + len(self.kills) * SEEN_S * per_s
         yield at_least("routers killed", len(self.kills), 1)
-        yield at_least("streams open at once", self.most_streams, 200)
+        yield at_least("streams open at once", self.max_streams, 200)
         yield Figure("requests sent", self.sent)
         yield at_least("answered completely", self.answered, 1)
         yield Figure("rejected by a router, with a time to retry", self.refused)

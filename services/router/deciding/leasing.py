@@ -117,7 +117,7 @@ class Leasing:
         """Workers, models, health or slots changed."""
         fleet = self._fleet
         for worker in fleet.workers:
-            if worker.lends and worker.pools and worker not in self.links:
+            if worker.is_shared and worker.pools and worker not in self.links:
                 self._borrow_from(worker)
         self._dispatcher.capacity_changed()
         for pool in self.pools:
@@ -126,7 +126,7 @@ class Leasing:
     def _borrow_from(self, worker: Worker) -> None:
         leases = self._pool(worker.pools[0]).leases
         leases.borrower.join(_now(), worker.lease_name, worker.announced_slots)
-        link = LeaseLink(worker, leases, changed=self._lent, log=self._log, rng=self._rng)
+        link = LeaseLink(worker, leases, changed=self._lease_changed, log=self._log, rng=self._rng)
         self.links[worker] = self._by_name[link.lease.name] = link
         link.start()
 
@@ -153,11 +153,11 @@ class Leasing:
 
     # ---- slots
 
-    def _lent(self, link: LeaseLink) -> None:
+    def _lease_changed(self, link: LeaseLink) -> None:
         """A stream has opened, a grant has arrived, or a lease has ended: start what may start."""
         now, leases, grant = _now(), link.leases, link.last_grant
         self._fleet.review(link.worker)
-        self._fleet.lent(link.worker)
+        self._fleet.granted(link.worker)
         if grant is not None:
             leases.level.catch_up(now, grant.lowest)
             if not leases.ledger.elsewhere.is_fresh(now):
@@ -206,7 +206,7 @@ class Leasing:
         for name, ask in asks:
             link = self._by_name[name]
             if ask.keep is not None:  # slots go back with it, and must not be offered before it is answered
-                self._fleet.lent(link.worker)
+                self._fleet.granted(link.worker)
             link.send(ask)
 
     # ---- the exchange

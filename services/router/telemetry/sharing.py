@@ -20,12 +20,14 @@ class Sharing(Collector):
         self._leasing = leasing
 
     def collect(self) -> Iterable[Metric]:
-        lent = GaugeMetricFamily("weir_lease_slots", "Slots that a worker lends to this router now.", labels=["worker"])
+        slots = GaugeMetricFamily(
+            "weir_lease_slots", "Slots that a worker lends to this router now.", labels=["worker"]
+        )
         up = GaugeMetricFamily("weir_lease_up", "1 while the stream of a worker's grants is open.", labels=["worker"])
         for worker, link in self._leasing.links.items():
-            lent.add_metric([worker.name], worker.slots)
+            slots.add_metric([worker.name], worker.slots)
             up.add_metric([worker.name], int(link.lease.is_up))
-        yield lent
+        yield slots
         yield up
         routers = GaugeMetricFamily("weir_pool_routers", "Routers that share the pool.", labels=["pool"])
         age = GaugeMetricFamily(

@@ -21,8 +21,8 @@ def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"", *, several_
     """
     shown = token if spec.kind == "weir" else b""
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS, token=shown)
-    lends = several_routers and spec.kind == "weir"
-    return Worker(spec, _upstream(spec, pool), max_limit=max_inflight, lends=lends)
+    is_shared = several_routers and spec.kind == "weir"
+    return Worker(spec, _upstream(spec, pool), max_limit=max_inflight, is_shared=is_shared)
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:

@@ -39,7 +39,7 @@ class LeasedFleet(Fleet):
 
     def slots(self, pool: str) -> int:
         """The borrowed slots to plan with, and those of live workers that do not lend."""
-        own = [worker.slots for worker in self.workers if pool in worker.pools and worker.live and not worker.lends]
+        own = [worker.slots for worker in self.workers if pool in worker.pools and worker.live and not worker.is_shared]
         return self.planned.get(pool, 0) + sum(own)
 
     def room(self, pool: str) -> bool:
@@ -74,7 +74,7 @@ class LeasedFleet(Fleet):
             self._touched(request.pool)
         super().give_back(worker, request, pace=pace, overloaded=overloaded, served=served)
 
-    def lent(self, worker: Worker) -> None:
+    def granted(self, worker: Worker) -> None:
         """A grant of this worker has arrived, or its lease has ended."""
         lease = worker.lease
         if lease is not None:

@@ -103,7 +103,7 @@ class LeaseLink:
     # ---- grants
 
     async def _follow(self) -> None:
-        pause_s, is_told = MIN_PAUSE_S, False
+        pause_s, was_logged = MIN_PAUSE_S, False
         while True:
             before = self.last_grant
             try:
@@ -115,9 +115,9 @@ class LeaseLink:
                 self._log.error("reading grants failed", worker=self.worker.name, traceback=place_of(error))
                 why = "see above"
             was_up = self._ended()
-            if was_up or not is_told:
+            if was_up or not was_logged:
                 self._log.warning("the lease has ended", worker=self.worker.name, url=self.worker.url, why=why)
-                is_told = True
+                was_logged = True
             pause_s = MIN_PAUSE_S if self.last_grant is not before else min(MAX_PAUSE_S, 2 * pause_s)
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
 
@@ -127,7 +127,7 @@ class LeaseLink:
         try:
             self.lease.is_up = True
             self.has_tried.set()
-            self._changed(self)
+            self._follow_change()
             async with asyncio.timeout(None) as self._limit:
                 while (grant := await stream.next()) is not None:
                     self._receive(grant)
@@ -137,7 +137,14 @@ class LeaseLink:
     def _receive(self, grant: LeaseGrant) -> None:
         self.last_grant = grant
         if self.lease.receive(asyncio.get_running_loop().time(), grant_of(grant)):
+            self._follow_change()
+
+    def _follow_change(self) -> None:
+        """Say that the lease has changed. A fault of whoever follows it is logged, and does not end the lease."""
+        try:
             self._changed(self)
+        except Exception as error:
+            self._log.error("a lease's change was not followed", worker=self.worker.name, traceback=place_of(error))
 
     def _ended(self) -> bool:
         """The stream is over, if there was one: nothing starts there. Returns whether it was open."""
@@ -145,7 +152,7 @@ class LeaseLink:
         self.has_tried.set()
         if was_up:
             self.lease.disconnect(asyncio.get_running_loop().time())
-            self._changed(self)
+            self._follow_change()
         return was_up
 
     @property

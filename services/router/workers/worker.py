@@ -48,7 +48,7 @@ Held = tuple[float, int]
 class Worker:
     """State and ledger; `Fleet` decides. `max_limit` bounds a learned limit.
 
-    `lends`: several routers share its slots. `slots` is then what it lends to this one, which may be 0.
+    `is_shared`: several routers share its slots. `slots` is then what it lends to this one, which may be 0.
     """
 
     __slots__ = (
@@ -63,12 +63,12 @@ class Worker:
         "held",
         "held_back",
         "inflight",
+        "is_shared",
         "kv_held_tokens",
         "kv_tokens",
         "last_used",
         "lease",
         "leaving",
-        "lends",
         "limit",
         "lookahead",
         "max_limit",
@@ -87,9 +87,9 @@ class Worker:
         "work_tokens",
     )
 
-    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, max_limit: int = 64, lends: bool = False) -> None:
+    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, max_limit: int = 64, is_shared: bool = False) -> None:
         self.name = spec.name
-        self.lends = lends
+        self.is_shared = is_shared
         self.lease: WorkerLease | None = None
         """What this router has borrowed of it; None before the first answer of a worker that lends."""
         self.announced_slots = 0
@@ -153,7 +153,7 @@ class Worker:
     @property
     def own_slots(self) -> int:
         """Its slots, over all routers."""
-        return self.announced_slots if self.lends else self.slots
+        return self.announced_slots if self.is_shared else self.slots
 
     @property
     def places(self) -> int:
@@ -163,7 +163,7 @@ class Worker:
     def adopt(self, spec: WorkerSpec, upstream: Upstream) -> None:
         """Take over a new entry of the worker list. What it holds and what was learned stays."""
         self.spec, self.upstream = spec, upstream
-        ahead = 0 if self.lends else spec.sends_ahead
+        ahead = 0 if self.is_shared else spec.sends_ahead
         self.lookahead = 1 if ahead == "auto" else ahead
         self.ahead_always = ahead == 1
         self.models = tuple(spec.models) or self.models
@@ -181,7 +181,7 @@ class Worker:
         self.announced_slots = seen.slots
         if self.spec.slots == "auto":
             self._size_limit(seen)
-        elif self.spec.slots is None and not self.lends:  # those of a worker that lends are set by `LeasedFleet`
+        elif self.spec.slots is None and not self.is_shared:  # those of a worker that lends are set by `LeasedFleet`
             self.slots = seen.slots
         if not self.spec.models:
             self.models = seen.models

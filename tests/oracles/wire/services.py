@@ -9,6 +9,7 @@ from typing import Any
 
 from loadtests.storm import app as storm
 from loadtests.storm.config import StormSettings
+from services.core.leases.book import MAX_ROUTERS
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
 from services.worker import app as worker
@@ -69,10 +70,40 @@ async def worker_routes() -> str:
         await told.say("a fault that is none", other, request("PUT", "/faults", {"slow": 2}))
         await told.say("a fault by a web page", other, request("PUT", "/faults", {}, origin="http://localhost"))
         await told.say("faults are healed", other, request("DELETE", "/faults"))
+        await _leases(port, say)
         process.drain.begin()
         await say("while it drains", post("/generate", ASKED))
+        await say("a stream of grants while it drains", get("/lease/r?epoch=5"))
         await say("readiness while it drains", get("/health/ready"))
     return told.text
+
+
+def _asking(router: str, number: int, **fields: Any) -> dict[str, Any]:
+    want = {"class_name": "default", "requests": 1, "light": 0, "level": 0, "turn": 0}
+    return {"router": router, "stamp": [5, number], "ack": [0, 0], "wants": [want], "ttl_ms": 3000, **fields}
+
+
+async def _leases(port: int, say: Any) -> None:
+    """What it lends to several routers."""
+    stream = await connect(port)
+    stream.transport.write(get("/lease/r?epoch=5"))
+    await say("an ask for a slot", post("/lease", _asking("r", 1)), within_s=0.01)
+    await say("another router's ask", post("/lease", _asking("s", 1)), within_s=0.01)
+    await say("a request without a slot", post("/generate", {**ASKED, "lease": _asking("s", 2)}), within_s=0.01)
+    await say(
+        "an answer with a grant", post("/generate", {**ASKED, "stream": False, "lease": _asking("r", 2)}), within_s=0.2
+    )
+    await say("an ask that is none", post("/lease", _asking("no spaces", 1)), within_s=0.01)
+    await say("a stream without an epoch", get("/lease/r"), within_s=0.01)
+    await say("a stream of an older process", get("/lease/r?epoch=4"), within_s=0.01)
+    await say("a stream of grants", get("/lease/s?epoch=5"), within_s=0.01)
+    others = [await connect(port) for _ in range(MAX_ROUTERS)]
+    for number, other in enumerate(others):
+        other.transport.write(post("/lease", _asking(f"r{number}", 1)) + get(f"/lease/r{number}?epoch=5"))
+    await asyncio.sleep(0.05)
+    await say("one router too many", get("/lease/t?epoch=5"), within_s=0.01)
+    for client in (stream, *others):
+        client.transport.abort()
 
 
 async def _begin(port: int, asked: dict[str, Any]) -> Any:

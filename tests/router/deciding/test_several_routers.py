@@ -237,6 +237,6 @@ def test_a_router_that_came_back_far_behind_the_others_does_not_keep_every_slot(
                 for _ in range(60):
                     lent.append(sum(other.lent))
                     await asyncio.sleep(0.05)
-                assert sum(lent) / len(lent) > 1.0, "of four slots"
+                assert sum(lent) / len(lent) > 0.5, "of four slots; 0 where the gap stays"
 
     run(main)

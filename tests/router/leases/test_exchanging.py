@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from services.core import pool, stats
 from services.core.elsewhere import STALE_S
 from services.core.leases import exchange as arithmetic
 from services.core.leases.exchange import UsageAnswer, UsageExchange, UsageReport
-from services.core.leases.usage import UsedElsewhere
+from services.core.leases.usage import UsageLedger, UsedElsewhere
 from services.router.leases.exchanging import ALONE_PERIOD_S, MAX_OPEN_S, PERIOD_S, TIMEOUT_S, Exchanging
 from services.router.leases.fault import StoreFault
 from services.router.leases.store import SCRIPT
@@ -269,14 +270,11 @@ def test_an_exchange_is_stopped_in_the_middle_of_a_call_and_can_begin_again() ->
 
 def test_a_fault_of_this_router_is_logged_and_does_not_end_the_calls() -> None:
     async def scenario(store: FakeStore, router: Router) -> None:
-        receive = router.site.ledger.receive
-
         def broken(now: float, answer: UsageAnswer) -> list[UsedElsewhere]:
             raise ArithmeticError("a fault")
 
-        router.site.ledger.receive = broken  # type: ignore[method-assign]
-        await asyncio.sleep(1.0)
-        router.site.ledger.receive = receive  # type: ignore[method-assign]
+        with mock.patch.object(UsageLedger, "receive", broken):
+            await asyncio.sleep(1.5)
         await asyncio.sleep(2 * ALONE_PERIOD_S)
         assert router.exchanging.age_s <= ALONE_PERIOD_S
 

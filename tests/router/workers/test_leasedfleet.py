@@ -23,8 +23,8 @@ class Lent:
         self.now = 0.0
         self.sent: list[Ask] = []
         self.touches = 0
-        specs = [spec(f"w{number}", kind="weir", slots=None) for number in range(workers)]
-        self.workers = [Worker(each, FakeUpstream(), lends=True) for each in specs]
+        specs = [spec(f"w{number}", kind="weir", slots=None, models=()) for number in range(workers)]
+        self.workers = [Worker(each, FakeUpstream(), is_shared=True) for each in specs]
         self.fleet = LeasedFleet(self.workers, Random(1), lambda: self.now)
         scheduler = Scheduler(SchedulerSettings(several_routers=True), Random(1).random)
         self.leases = PoolLeases("r0", 1, scheduler, "m", Random(1).random)
@@ -49,7 +49,7 @@ class Lent:
         ask = lease.holding.ask(self.now, (), quantum=1.0, ttl_s=TTL_S)
         self.grants += 1
         lease.receive(self.now, Grant((1, self.grants), ask.stamp, may, TTL_S, 4))
-        self.fleet.lent(self.workers[worker])
+        self.fleet.granted(self.workers[worker])
 
 
 def test_a_worker_that_lends_nothing_has_no_room() -> None:

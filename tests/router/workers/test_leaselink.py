@@ -82,7 +82,7 @@ class Linked:
 
     def __init__(self) -> None:
         self.lender = FakeLender()
-        self.worker = Worker(spec("w0", kind="weir", slots=None), self.lender, lends=True)
+        self.worker = Worker(spec("w0", kind="weir", slots=None, models=()), self.lender, is_shared=True)
         scheduler = Scheduler(SchedulerSettings(several_routers=True), Random(1).random)
         self.leases = PoolLeases("r0", 100, scheduler, "m", Random(1).random)
         self.leases.borrower.join(0.0, self.worker.lease_name, 4)
@@ -175,7 +175,9 @@ def test_an_ask_without_an_answer_ends_the_stream() -> None:
 def test_one_ask_is_under_way_and_of_those_that_wait_the_last_is_sent() -> None:
     async def scenario(linked: Linked) -> None:
         linked.lender.takes_s = 0.1
-        asks = [linked.ask() for _ in range(5)]
+        asks = [linked.ask()]
+        await asyncio.sleep(0.01)
+        asks += [linked.ask() for _ in range(4)]
         await asyncio.sleep(0.5)
         assert linked.lender.most_at_once == 1
         assert [ask.stamp for ask in linked.lender.asks] == [asks[0].stamp, asks[-1].stamp]
@@ -205,4 +207,4 @@ def test_a_fault_of_this_router_is_logged_and_ends_no_lease_for_good() -> None:
         await asyncio.sleep(1.0)
         assert linked.link.lease.is_up
 
-    assert "an ask failed" in played(scenario)
+    assert "a lease's change was not followed" in played(scenario)

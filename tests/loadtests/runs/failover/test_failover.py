@@ -15,7 +15,7 @@ def row(tenant: str, ending: str, intended_s: float, end_s: float, attempts: int
 
 
 def judge(*rows: Row, open_at: int = 3) -> Judged:
-    found = Judged([Kill(10.0, open_at)], frozenset({"plain"}), most_streams=200)
+    found = Judged([Kill(10.0, open_at)], frozenset({"plain"}), max_streams=200)
     for each in (row("plain", ON_TIME, 1.0, 2.0), *rows):
         found.record(each)
     return found
@@ -51,5 +51,5 @@ def test_a_failure_more_than_a_second_after_the_kill_is_late() -> None:
 
 def test_fewer_than_two_hundred_streams_do_not_show_it() -> None:
     found = judge()
-    found.most_streams = 199
+    found.max_streams = 199
     assert not has_held(result(found))
