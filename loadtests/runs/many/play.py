@@ -32,12 +32,12 @@ async def play(sizes: Sizes, folder: Path, say: Say) -> Observed:
     """
     if why := lacking():
         raise StandError(why)
-    _empty(folder)
     net = net_of(sizes.routers, sizes.workers)
     faults = deal(sizes.seed, sizes.faults, net)
     for number, fault in enumerate(faults, 1):
         say(f"seed {sizes.seed}, fault {number}: {fault}")
     with made(net), entered(net.client):
+        _empty(folder)  # now that no other run goes on
         async with standing(net, sizes, folder) as stand:
             observed = await _played(stand, Injection(stand, faults, sizes), sizes, say)
     return observed

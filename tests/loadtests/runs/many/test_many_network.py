@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+
 import pytest
 
+from loadtests.runs.many import namespaces
 from loadtests.runs.many.addresses import MAX_OF_A_KIND, PREFIX, SWITCH, net_of
 from loadtests.runs.many.commands import (
     adding,
@@ -89,3 +94,20 @@ def test_a_cable_is_pulled_at_the_switch() -> None:
 
 def test_a_process_starts_in_its_namespace() -> None:
     assert inside(WORKER, ("program", "word")) == ("ip", "netns", "exec", "weir-many-worker-1", "program", "word")
+
+
+@pytest.mark.parametrize(
+    ("root", "tools", "told"),
+    [
+        (False, ("ip", "iptables"), "need root: sudo make many"),
+        (True, ("ip",), "iptables not found: apt-get install"),
+        (True, (), "ip and iptables not found"),
+    ],
+)
+def test_what_a_machine_lacks_is_said_before_anything_is_made(
+    root: bool, tools: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/sbin/{name}" if name in tools else None)
+    assert told in namespaces.lacking()
