@@ -93,7 +93,7 @@ async def measure(options: Options, say: Say) -> Result:
                     parent_mb = rss_mb(made.parent) - memory * count  # its children are counted with it
                 async with router(stub_port, {**FULL, **several}) as made:
                     refusals[count] = await seen_refusals(made, options.seconds)
-                figures += told(count, answers[count], refusals[count], memory, parent_mb)
+                figures += figures_of(count, answers[count], refusals[count], memory, parent_mb)
     code = "compiled" if compiled.in_use() else "Python"
     page = PAGE.format(connections=CONNECTIONS, code=code)
     return Result(
@@ -103,7 +103,7 @@ async def measure(options: Options, say: Say) -> Result:
     )
 
 
-def told(count: int, answers: Seen, refusals: Seen, memory_mb: float, parent_mb: float) -> Iterator[Figure]:
+def figures_of(count: int, answers: Seen, refusals: Seen, memory_mb: float, parent_mb: float) -> Iterator[Figure]:
     of = f"{count} process" if count == 1 else f"{count} processes"
     yield Figure(f"{of}: answers", answers.per_s, "requests/s", note=answers.note)
     yield Figure(f"{of}: processor time of an answer", answers.cpu_us, "us")
@@ -117,12 +117,12 @@ def told(count: int, answers: Seen, refusals: Seen, memory_mb: float, parent_mb:
 
 
 def estimate(answers: Mapping[int, Seen], refusals: Mapping[int, Seen]) -> Iterator[str]:
-    most = max(MEASURED)
+    highest = max(MEASURED)
     rows = [
         (
             str(count),
-            f"{count * answers[min(count, most)].a_core_carries:,.0f}",
-            f"{count * refusals[min(count, most)].a_core_carries:,.0f}",
+            f"{count * answers[min(count, highest)].a_core_carries:,.0f}",
+            f"{count * refusals[min(count, highest)].a_core_carries:,.0f}",
             "from a measured run" if count in MEASURED else "estimate",
         )
         for count in (*MEASURED, *ESTIMATED)

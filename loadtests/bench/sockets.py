@@ -137,7 +137,7 @@ async def largest_part(port: int, pause_s: float) -> float:
 
 
 @dataclass
-class Tally:
+class Counted:
     asked: int = 0
     lost: int = 0
     longest_s: float = 0.0
@@ -145,27 +145,27 @@ class Tally:
 
 
 async def lost(made: Port, kind: str, restarts: int) -> Iterator[Figure]:
-    tally = Tally()
+    counted = Counted()
 
     async def client() -> None:
-        while not tally.over:
+        while not counted.over:
             began = perf_counter()
-            tally.asked += 1
+            counted.asked += 1
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", made.number)
                 writer.write(b"?")
                 await reader.readexactly(1)
                 writer.close()
             except (OSError, EOFError):
-                tally.lost += 1
-            tally.longest_s = max(tally.longest_s, perf_counter() - began)
+                counted.lost += 1
+            counted.longest_s = max(counted.longest_s, perf_counter() - began)
 
     clients = asyncio.gather(*(client() for _ in range(CLIENTS)))
     for number in range(restarts):
         await made.replace(number % PROCESSES)
-    tally.over = True
+    counted.over = True
     await clients
     return iter((
-        Figure(f"{kind}: lost in {restarts} restarts", tally.lost, note=f"of {tally.asked:,}"),
-        Figure(f"{kind}: longest wait for an answer", 1000 * tally.longest_s, "ms"),
+        Figure(f"{kind}: lost in {restarts} restarts", counted.lost, note=f"of {counted.asked:,}"),
+        Figure(f"{kind}: longest wait for an answer", 1000 * counted.longest_s, "ms"),
     ))  # fmt: skip

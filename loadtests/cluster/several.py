@@ -51,7 +51,7 @@ class Several:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.parent.pid, number)
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         """The lines of the log so far with this event."""
         lines = self.parent.log.read_text(encoding="utf-8", errors="replace").splitlines()
         found = (json.loads(line) for line in lines if line.startswith('{"time"') and line.endswith("}"))
@@ -69,9 +69,9 @@ class Several:
 
     async def replace_all(self) -> None:
         """Replace the processes, one after the other (SIGUSR2). Raises StandError."""
-        before = len(self.said(REPLACED))
+        before = len(self.logged(REPLACED))
         self.signal(signal.SIGUSR2)
-        await self.until(lambda: len(self.said(REPLACED)) > before, REPLACED)
+        await self.until(lambda: len(self.logged(REPLACED)) > before, REPLACED)
 
 
 @asynccontextmanager

@@ -263,7 +263,7 @@ def hunt(bug: Bug, seeds: range = range(1, MAX_SEEDS + 1), size: int = SIZE) -> 
     """Play seeds with the bug until one has a violation."""
     with bug.planted():
         for seed in seeds:
-            violations = play(seed, size=size).violations
+            violations = play(seed, size=size, one_router=True).violations
             if violations:
                 return Found(bug, seed, violations[0])
     return Found(bug, None)

@@ -348,8 +348,8 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
         yield
 
 
-def play(seed: int, trace: Trace | None = None, *, size: int = 1000) -> Result:
-    return play_scenario(scenario(seed, size=size), trace)
+def play(seed: int, trace: Trace | None = None, *, size: int = 1000, one_router: bool = False) -> Result:
+    return play_scenario(scenario(seed, size=size, one_router=one_router), trace)
 
 
 def play_scenario(made: Scenario, trace: Trace | None = None) -> Result:

@@ -147,8 +147,10 @@ class Scenario:
         return sum(worker.answers_per_s(prompt_tokens) for worker in workers) * min(1.0, self.max_inflight / slots)
 
 
-def scenario(seed: int, *, size: int = 1000) -> Scenario:
-    """The scenario of a seed: about `size` requests, with faults in two thirds of all seeds."""
+def scenario(seed: int, *, size: int = 1000, one_router: bool = False) -> Scenario:
+    """The scenario of a seed: about `size` requests, with faults in two thirds of all seeds. `one_router`: also where
+    the seed has several.
+    """
     rng = Random(f"scenario {seed}")
     count = rng.choice((1, 2, 2, 3, 3, 4, 4, 6, 8, 16))
     made = Scenario(seed)
@@ -175,7 +177,8 @@ def scenario(seed: int, *, size: int = 1000) -> Scenario:
     _time_line(made, rng, size)
     _tighten(made)
     made.early_share = Random(f"early {seed}").choice((0.0, 0.1, 0.3))
-    _multiply(made)
+    if not one_router:
+        _multiply(made)
     return made
 
 

@@ -80,13 +80,12 @@ def build(
     shared_token, lab = settings.shared_token, settings.tenants_file is None
     tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
-    several = bool(settings.exchange_url)
 
     def connected(spec: WorkerSpec) -> Worker:
-        return connect(spec, settings.max_inflight, shared_token, several_routers=several)
+        return connect(spec, settings.max_inflight, shared_token, several_routers=settings.several_routers)
 
     workers = [connected(spec) for spec in settings.worker_specs()]
-    fleet = LeasedFleet(workers, chance, loop_time) if several else Fleet(workers, chance)
+    fleet = LeasedFleet(workers, chance, loop_time) if settings.several_routers else Fleet(workers, chance)
     prober = Prober(fleet, settings.probe_interval_s, log, chance)
     dispatcher = Dispatcher(scheduler(settings, tenants, chance), fleet, InflightCap(settings.max_inflight), chance)
     dispatcher.configure(tenants.specs())
@@ -269,6 +268,6 @@ def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Schedu
         classes=classes,
         safety_margin=settings.admission_safety_margin,
         policies=settings.policies,
-        several_routers=bool(settings.exchange_url),
+        several_routers=settings.several_routers,
     )
     return Scheduler(chosen, rng.random)

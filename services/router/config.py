@@ -134,11 +134,16 @@ class RouterSettings(ServiceSettings):
             return
         if sys.platform != "linux":
             yield f"ROUTER_PROCESSES={self.router_processes}: several processes on one port need Linux; use 1"
-        if not self.exchange_url:
+        if not self.several_routers:
             yield (
                 f"ROUTER_PROCESSES={self.router_processes}: set EXCHANGE_URL (redis://...), through which processes "
                 "share the workers; without it each would use all of their slots"
             )
+
+    @property
+    def several_routers(self) -> bool:
+        """Whether other routers use the same workers."""
+        return bool(self.exchange_url)
 
     @property
     def own_name(self) -> str:
@@ -166,7 +171,7 @@ class RouterSettings(ServiceSettings):
         """Raises ValueError for a faulty worker list, or one that several routers cannot share."""
         urls = [spec.url for spec in self.worker_specs() if spec.kind == "weir"]
         twice = sorted({url for url in urls if urls.count(url) > 1})
-        if self.exchange_url and twice:
+        if self.several_routers and twice:
             raise ValueError(f"EXCHANGE_URL: a worker lends to a router once, and is listed twice: {', '.join(twice)}")
 
     def _exposure(self) -> None:

@@ -38,8 +38,8 @@ NOT_ON_THE_WIRE = {
     "served",  # an outcome, and no refusal
     "fresh", "similar", "retrieval_timeout", "retrieval_unavailable",  # why a result is what it is, for logs and spans
 }  # fmt: skip
-NOT_BROUGHT_ABOUT = {"platform_cost"}
-"""No setting bounds the cost of all that waits. tests/core tells it."""
+NOT_BROUGHT_ABOUT = {"platform_cost", "conflict"}
+"""No setting bounds the cost of all that waits: tests/core tells it. Several router processes answer `conflict`."""
 GOVERNORS_NOT_BROUGHT_ABOUT = {"missing_payload", "too_many_bytes", "peer_gone"}
 """Told by tests/governor."""
 

@@ -119,21 +119,17 @@ def test_faults_of_different_kinds_are_told_together(tmp_path: Path) -> None:
         assert told in str(refused.value)
 
 
-class WithExchange(RouterSettings):
-    exchange_url: str = ""
-
-
 def test_several_processes_need_what_they_share_the_workers_through() -> None:
     with pytest.raises(ValidationError, match="ROUTER_PROCESSES=2: set EXCHANGE_URL"):
-        WithExchange(_env_file=None, router_processes=2)  # type: ignore[call-arg]
-    assert WithExchange(_env_file=None, router_processes=2, exchange_url="redis://h").router_processes == 2  # type: ignore[call-arg]
-    assert WithExchange(_env_file=None).router_processes == 1  # type: ignore[call-arg]
+        RouterSettings(_env_file=None, router_processes=2)
+    assert RouterSettings(_env_file=None, router_processes=2, exchange_url="redis://h").router_processes == 2
+    assert RouterSettings(_env_file=None).router_processes == 1
 
 
 def test_several_processes_on_one_port_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.router.config.sys.platform", "darwin")
     with pytest.raises(ValidationError, match="need Linux"):
-        WithExchange(_env_file=None, router_processes=2, exchange_url="redis://h")  # type: ignore[call-arg]
+        RouterSettings(_env_file=None, router_processes=2, exchange_url="redis://h")
 
 
 @pytest.mark.parametrize("count", [0, 65])

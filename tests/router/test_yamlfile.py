@@ -43,7 +43,7 @@ class Reader(Reloading):
     def __init__(self, file: Path) -> None:
         settings: Any = type("Settings", (), {"tenants_file": file, "workers_file": None, "shared_token": b""})
         nothing: Any = None
-        super().__init__(settings, nothing, nothing, nothing, nothing, nothing)
+        super().__init__(settings, nothing, nothing, nothing, nothing, nothing, nothing)
         self.file = file
         self.read: list[tuple[float, str]] = []
 

@@ -10,14 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from loadtests.cluster.processes import Process, free_ports, until_ready
-from loadtests.cluster.sharing import sharing
 from loadtests.cluster.stand import Server, Shape, key_of, ready
 from loadtests.load.arrivals import asks
 from loadtests.load.client import Client
@@ -25,9 +19,9 @@ from loadtests.load.plan import MAX_SECONDS, Plan, Step, Tenant
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
+from loadtests.runs.balanced import Balanced, balanced
 from loadtests.runs.failover.judge import Judged, Kill
 from loadtests.runs.judged import judged, typed
-from loadtests.runs.matrix.subjects import haproxy
 from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Retries
 
@@ -81,14 +75,15 @@ def result(found: Judged) -> Result:
 async def play(kills: int, seed: int, say: Say, *, before_s: float = BEFORE_S) -> Judged:
     """Kill routers under load. Raises StandError, and RuntimeError without HAProxy."""
     plan, killed, streams = plan_of(seed), [], [0]
-    async with failing() as made:
+    settings = {"MAX_INFLIGHT": str(SHAPE.all_slots), "MAX_SOURCE_SHARE": "1"}
+    async with balanced(CONFIG, SHAPE, ("plain", "streams"), ROUTERS, settings) as made:
         client = Client(plan, made.url, asks(plan))
         load = asyncio.create_task(client.run())
         try:
             await asyncio.sleep(before_s)
             for number in range(kills):
                 streams.append(sum([await asyncio.to_thread(_open_at, router) for router in made.routers]))
-                killed.append(await made.kill(number, client))
+                killed.append(await kill(made, number, client))
                 say(f"kill {number + 1} of {kills}")
                 if load.done():
                     break  # the client failed; `await load` raises its error
@@ -108,49 +103,17 @@ def _open_at(router: Server) -> int:
     return int(state["inflight"]["now"]) + int(state["scheduler"]["waiting"]["requests"])
 
 
-@dataclass
-class Failing:
-    """The running setup. Clients use `url`; `all_url` answers 200 once HAProxy has seen all routers ready."""
-
-    url: str
-    all_url: str
-    balancer: Process
-    routers: list[Server]
-
-    async def kill(self, number: int, client: Client) -> Kill:
-        """Kill a router, and start it again; returns once all are ready. Raises StandError."""
-        router = self.routers[number % len(self.routers)]
-        found = await asyncio.to_thread(_open_at, router)
-        kill = Kill(client.now_s, found)
-        router.process.kill()
-        await asyncio.sleep(1.0)  # alone long enough to be missed by HAProxy
-        router.process.start()
-        await ready(router)
-        await self.all_ready()
-        return kill
-
-    async def all_ready(self) -> None:
-        await until_ready(self.balancer, self.all_url)
-
-
-@asynccontextmanager
-async def failing() -> AsyncIterator[Failing]:
-    """Start everything, and stop it afterwards. Raises RuntimeError if HAProxy is not installed."""
-    program = haproxy()
-    if program is None:
-        raise RuntimeError("HAProxy is not installed: apt-get install haproxy")
-    async with AsyncExitStack() as stack:
-        settings = {"MAX_INFLIGHT": str(SHAPE.all_slots), "MAX_SOURCE_SHARE": "1"}
-        shared = await stack.enter_async_context(sharing(SHAPE, ("plain", "streams"), ROUTERS, settings))
-        port, health_port = free_ports(2)
-        env = {"PORT": str(port), "HEALTH_PORT": str(health_port)}
-        env |= {f"ROUTER_{index}": str(urlsplit(router.url).port) for index, router in enumerate(shared.routers)}
-        balancer = Process("haproxy", [str(program), "-db", "-f", str(CONFIG)], env, shared.folder)
-        made = Failing(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{health_port}/all", balancer, shared.routers)
-        balancer.start()
-        stack.push_async_callback(balancer.stop)
-        await made.all_ready()
-        yield made
+async def kill(made: Balanced, number: int, client: Client) -> Kill:
+    """Kill a router, and start it again; returns once all are ready. Raises StandError."""
+    router = made.routers[number % len(made.routers)]
+    found = await asyncio.to_thread(_open_at, router)
+    killed = Kill(client.now_s, found)
+    router.process.kill()
+    await asyncio.sleep(1.0)  # alone long enough to be missed by HAProxy
+    router.process.start()
+    await ready(router)
+    await made.all_ready()
+    return killed
 
 
 def main() -> int:

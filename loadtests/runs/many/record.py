@@ -53,15 +53,15 @@ class Job(NamedTuple):
 
 @dataclass
 class WorkerLog:
-    """`most_running`, `most_held`: the most jobs at once, in slots and with those that waited for one.
+    """`max_running`, `max_held`: the most jobs at once, in slots and with those that waited for one.
 
     `received`: ids of the requests that it took. `refused`: requests that it had no slot for.
     """
 
     name: str
     jobs: list[Job] = field(default_factory=list)
-    most_running: int = 0
-    most_held: int = 0
+    max_running: int = 0
+    max_held: int = 0
     received: list[str] = field(default_factory=list)
     refused: int = 0
     errors: list[str] = field(default_factory=list)
@@ -155,11 +155,11 @@ def worker_log(name: str, lines: Iterable[Mapping[str, Any]], clock: Clock) -> W
         event = line.get("event")
         if event == QUEUED:
             held[line["id"]] = Job(name, line["tenant"], clock.seconds(line["time"]))
-            found.most_held = max(found.most_held, len(held))
+            found.max_held = max(found.max_held, len(held))
         elif event == STARTED:
             running.add(line["id"])
             held[line["id"]] = held[line["id"]]._replace(started_s=clock.seconds(line["time"]))
-            found.most_running = max(found.most_running, len(running))
+            found.max_running = max(found.max_running, len(running))
         elif event == ENDED:
             running.discard(line["id"])
             found.jobs.append(held.pop(line["id"])._replace(ended_s=clock.seconds(line["time"])))

@@ -100,8 +100,8 @@ def after_faults(observed: Observed) -> list[AfterFault]:
 
 def figures(observed: Observed, after: Sequence[AfterFault]) -> Iterator[Figure]:
     slots = observed.slots
-    running = max((worker.most_running for worker in observed.workers), default=0)
-    held = max((worker.most_held for worker in observed.workers), default=0)
+    running = max((worker.max_running for worker in observed.workers), default=0)
+    held = max((worker.max_held for worker in observed.workers), default=0)
     yield at_least("jobs in the workers' logs", len(observed.jobs), 1)
     yield at_most("most jobs in the slots of a worker at once", running, slots)
     yield at_most("most jobs at a worker at once, with those that wait for a slot", held, slots)

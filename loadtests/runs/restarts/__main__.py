@@ -31,8 +31,8 @@ AFTER_S = 1.0
 START_S, RESTART_S = 6.0, 5.0
 """Estimated time of the start, and of one replaced process."""
 PAGE = """\
-One router of {processes} processes on one port, two workers ({shape}) and a Valkey, all real processes on loopback with
-default settings. SIGUSR2 replaces the processes one after the other, again and again. {connections} clients send as
+One router of {processes} processes on one port, {shape} and a Valkey, all real processes on loopback with default
+settings. SIGUSR2 replaces the processes one after the other, again and again. {connections} clients send as
 soon as they are answered, every {stream}th time for a stream; each keeps its connection, and opens a new one after
 {again} requests or when an answer says `connection: close`. Nothing is sent twice."""
 MEANING = """\
@@ -56,7 +56,7 @@ async def play(restarts: int, say: Say) -> Result:
         finally:
             over.set()
         await asking
-        unclean = [line for line in made.said("a router process ended") if line["status"] != "status 0"]
+        unclean = [line for line in made.logged("a router process ended") if line["status"] != "status 0"]
     return result(load, restarts, replaced, len(unclean))
 
 

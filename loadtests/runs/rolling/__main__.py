@@ -10,16 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from urllib.parse import urlsplit
 
-from loadtests.cluster.processes import Process, free_ports, until_ready
-from loadtests.cluster.sharing import sharing
-from loadtests.cluster.stand import Server, Shape, key_of, ready
+from loadtests.cluster.stand import Shape, key_of, ready
 from loadtests.load.arrivals import Ask, asks
 from loadtests.load.client import Client
 from loadtests.load.ledger import LATE, ON_TIME, Row
@@ -28,8 +24,8 @@ from loadtests.report.figure import Figure, at_least, at_most
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
+from loadtests.runs.balanced import Balanced, balanced
 from loadtests.runs.judged import judged, typed
-from loadtests.runs.matrix.subjects import haproxy
 from loadtests.scenarios.distributions import constant
 
 ALL, MAX_RESTARTS = 50, 200
@@ -119,12 +115,13 @@ def plan_of(seed: int) -> Plan:
 async def play(restarts: int, seed: int, say: Say) -> Counted:
     """Restart routers under load. Raises StandError, and RuntimeError without HAProxy."""
     over, plan, counted = asyncio.Event(), plan_of(seed), Counted(restarts)
-    async with rolling() as made:
+    settings = {"DRAIN_DELAY_S": str(DRAIN_DELAY_S), "DRAIN_TIMEOUT_S": str(DRAIN_TIMEOUT_S)}
+    async with balanced(CONFIG, SHAPE, tuple(PER_S), ROUTERS, settings) as made:
         load = asyncio.create_task(Client(plan, made.url, _until(over, asks(plan))).run())
         began = perf_counter()
         try:
             for number in range(restarts):
-                counted.unclean += not await made.restart(number)
+                counted.unclean += not await restart(made, number)
                 counted.restarts += 1
                 left_s = (perf_counter() - began) / counted.restarts * (restarts - counted.restarts)
                 say(f"restart {counted.restarts} of {restarts}, about {left_s:.0f} s left")
@@ -146,50 +143,16 @@ def _until(over: asyncio.Event, asked: Iterator[Ask]) -> Iterator[Ask]:
         yield ask
 
 
-@dataclass
-class Rolling:
-    """The running setup. Clients use `url`; `both_url` answers 200 once HAProxy has seen both routers ready."""
-
-    url: str
-    both_url: str
-    balancer: Process
-    routers: list[Server]
-
-    async def restart(self, number: int) -> bool:
-        """Restart a router and wait until both are ready. Returns whether it exited with 0. Raises StandError."""
-        router = self.routers[number % len(self.routers)]
-        status = await router.process.leave(LEAVES_WITHIN_S)
-        if status is None:
-            router.process.kill()
-        router.process.start()
-        await ready(router)
-        await self.both_ready()
-        return status == 0
-
-    async def both_ready(self) -> None:
-        await until_ready(self.balancer, self.both_url)
-
-
-@asynccontextmanager
-async def rolling() -> AsyncIterator[Rolling]:
-    """Start everything, and stop it afterwards. Raises RuntimeError if HAProxy is not installed."""
-    program = haproxy()
-    if program is None:
-        raise RuntimeError("HAProxy is not installed: apt-get install haproxy")
-    tenants = tuple(PER_S)
-    async with AsyncExitStack() as stack:
-        settings = {"DRAIN_DELAY_S": str(DRAIN_DELAY_S), "DRAIN_TIMEOUT_S": str(DRAIN_TIMEOUT_S)}
-        shared = await stack.enter_async_context(sharing(SHAPE, tenants, ROUTERS, settings))
-        routers = shared.routers
-        port, health_port = free_ports(2)
-        env = {"PORT": str(port), "HEALTH_PORT": str(health_port)}
-        env |= {f"ROUTER_{index}": str(urlsplit(router.url).port) for index, router in enumerate(routers)}
-        balancer = Process("haproxy", [str(program), "-db", "-f", str(CONFIG)], env, shared.folder)
-        made = Rolling(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{health_port}/both", balancer, routers)
-        balancer.start()
-        stack.push_async_callback(balancer.stop)
-        await made.both_ready()
-        yield made
+async def restart(made: Balanced, number: int) -> bool:
+    """Restart a router and wait until all are ready. Returns whether it exited with 0. Raises StandError."""
+    router = made.routers[number % len(made.routers)]
+    status = await router.process.leave(LEAVES_WITHIN_S)
+    if status is None:
+        router.process.kill()
+    router.process.start()
+    await ready(router)
+    await made.all_ready()
+    return status == 0
 
 
 def main() -> int:

@@ -10,11 +10,6 @@ saves nothing up while it has no work (start-time fair queueing; DSFQ, FAST 2007
 the debts of its tenants would stand still while the others' are paid. A router that is more than two quanta ahead of V
 has used slots that others should have had.
 
-A gap between two levels closes by service only where their tenants differ: what a common tenant is served moves both
-rings. A router that comes back from a freeze, or starts anew while nobody waits, may begin far behind, and would keep
-every slot for as long as it has work. So a router that has been behind all others that wait for BEHIND_S gives up the
-least gap of that time.
-
 The exchange counts the turns of the classes, and each router adds what it has served since: a class has one turn, at
 whichever routers it waits, as a position in one of their rings would not be.
 """
@@ -33,8 +28,6 @@ MAX_WANTED = 64
 MAX_FLOWS = 64
 """Tenants of one class that are asked whether they are below their share, in the order of their turns."""
 AHEAD_QUANTA = 2.0
-BEHIND_S = 1.0
-"""A router may be more than a quantum behind the others that wait for so long."""
 
 NO_RETRIES: Mapping[str, int] = {}
 
@@ -45,15 +38,13 @@ IsLight = Callable[[Flow], bool]
 class CommonClock:
     """One ring of one router on the common clock."""
 
-    __slots__ = ("_behind_since", "_gap", "_offset", "_waits", "lowest")
+    __slots__ = ("_offset", "_waits", "lowest")
 
     def __init__(self) -> None:
         self.lowest = -inf
         """V, the lowest level of the routers that wait; it never falls."""
         self._offset = 0.0
         self._waits = False
-        self._behind_since = inf
-        self._gap = inf
 
     def wait(self, virtual: float) -> float:
         """The level of a ring with this virtual time, that has work and no slot for it."""
@@ -68,17 +59,6 @@ class CommonClock:
 
     def level(self, virtual: float) -> float:
         return virtual + self._offset
-
-    def catch_up(self, now: float, virtual: float, others: float, quantum: float) -> None:
-        """`others`: the lowest level of other routers that wait, as a worker says."""
-        gap = others - self.level(virtual)
-        if gap <= quantum:
-            self._behind_since = self._gap = inf
-            return
-        self._behind_since, self._gap = min(self._behind_since, now), min(self._gap, gap)
-        if now - self._behind_since >= BEHIND_S:
-            self._offset += self._gap
-            self._behind_since = self._gap = inf
 
     def virtual(self, level: float) -> float:
         """The virtual time of the ring at this level."""
@@ -132,13 +112,6 @@ class PoolLevel:
             node = self._pool.nodes.get(name)
             if node is not None and not node.flows.backlog:
                 node.flows.advance(clock.virtual(clock.lowest))
-
-    def catch_up(self, now: float, others: Mapping[str, float]) -> None:
-        """By class: the lowest level of other routers that wait, as a worker says with each grant."""
-        for name, level in others.items():
-            node = self._pool.nodes.get(name)
-            if node is not None:
-                self.clock(name).catch_up(now, node.flows.given, level, self._pool.quantum)
 
     def set_turn(self, class_name: str, turn: float, served: float) -> None:
         """The turn of a class as the exchange says, counting `served` of this router."""

@@ -158,10 +158,8 @@ class Leasing:
         now, leases, grant = _now(), link.leases, link.last_grant
         self._fleet.review(link.worker)
         self._fleet.granted(link.worker)
-        if grant is not None:
-            leases.level.catch_up(now, grant.lowest)
-            if not leases.ledger.elsewhere.is_fresh(now):
-                leases.level.receive(grant.lowest)
+        if grant is not None and not leases.ledger.elsewhere.is_fresh(now):
+            leases.level.receive(grant.lowest)
         for pool in link.worker.pools:
             self._dispatcher.start_waiting(now, pool)
         self._touch(leases.pool.name)

@@ -45,14 +45,14 @@ class Place(BaseSettings):
 
     def variables(self) -> dict[str, str]:
         public = "[" + ",".join(map(str, self.public)) + "]"
-        told = {
+        shown = {
             "index": self.index,
             "parent": self.parent,
             "public": public,
             "metrics": self.metrics,
             "link": self.link,
         }
-        return {PREFIX + name.upper(): str(value) for name, value in told.items()}
+        return {PREFIX + name.upper(): str(value) for name, value in shown.items()}
 
     def bind(self, host: str, port: int, variable: str) -> socket.socket:
         """The inherited socket in place of one at this address."""
@@ -86,7 +86,7 @@ def inherit(process: Process, place: Place) -> Process:
         process.drain_delay_s = 0.0
         process.leave()
 
-    def heard(word: bytes) -> None:
+    def received(word: bytes) -> None:
         if word == LAST:
             answered.set()
             return
@@ -98,7 +98,7 @@ def inherit(process: Process, place: Place) -> Process:
     async def start() -> None:
         await first_start()
         await shared.accept()
-        link.listen(heard, process.leave)
+        link.listen(received, process.leave)
         link.say(READY)
 
     async def stop() -> None:

@@ -22,7 +22,7 @@ from services.core.outcome import Outcome
 from services.router.operating.adminkey import AdminKey
 from services.router.processes.answers import Answer, agreed
 from services.router.processes.pages import JoinedPages
-from services.router.processes.plan import Plan, State
+from services.router.processes.plan import Plan, ProcessState
 from services.runtime.errors import BadInput, WeirError, place_of
 from services.runtime.exposition import page_of
 from services.runtime.health import LIVE, READY
@@ -88,7 +88,7 @@ class Front:
 
     async def look(self, index: int) -> None:
         """Read the metrics of a process; it keeps its last page where there is no answer."""
-        starts = self._plan.seats[index].starts
+        starts = self._plan.children[index].starts
         answer = await self._ask(index, b"GET", "/metrics", self._metrics_headers)
         if answer.status == 200:
             self._joined.take(str(index), starts, answer.body.decode("utf-8"))
@@ -126,11 +126,12 @@ class Front:
 
     def _own_lines(self) -> str:
         """Metrics of the processes as processes."""
-        seats = list(enumerate(self._plan.seats))
+        children = list(enumerate(self._plan.children))
         ready = [
-            f'weir_router_process_ready{{process="{index}"}} {float(s.state is State.READY)}' for index, s in seats
+            f'weir_router_process_ready{{process="{index}"}} {float(s.state is ProcessState.READY)}'
+            for index, s in children
         ]
-        starts = [f'weir_router_process_starts_total{{process="{index}"}} {float(s.starts)}' for index, s in seats]
+        starts = [f'weir_router_process_starts_total{{process="{index}"}} {float(s.starts)}' for index, s in children]
         return "\n".join([
             "# HELP weir_router_process_ready 1 while a router process accepts connections.",
             "# TYPE weir_router_process_ready gauge",
@@ -143,7 +144,7 @@ class Front:
 
     async def _health(self, exchange: Exchange) -> None:
         plan = self._plan
-        ready, known = len(plan.of(State.READY)), {"service": "router", "processes": len(plan.seats)}
+        ready, known = len(plan.of(ProcessState.READY)), {"service": "router", "processes": len(plan.children)}
         if exchange.path == LIVE:
             status, state = 200, "ok"
         elif plan.stopping:
@@ -175,17 +176,17 @@ class Front:
         return Answer(
             200,
             msgspec.json.encode(
-                {"processes": [self._seat(index, states.get(index)) for index in range(len(self._ports))]}
+                {"processes": [self._child(index, states.get(index)) for index in range(len(self._ports))]}
             ),
         )
 
-    def _seat(self, index: int, answer: Answer | None) -> dict[str, Any]:
-        seat = self._plan.seats[index]
+    def _child(self, index: int, answer: Answer | None) -> dict[str, Any]:
+        child = self._plan.children[index]
         return {
             "process": index,
-            "state": str(seat.state),
+            "state": str(child.state),
             "pid": self._pid_of(index),
-            "starts": seat.starts,
+            "starts": child.starts,
             "metrics_port": self._ports[index],
             "router": msgspec.Raw(answer.body) if answer is not None and answer.status == 200 else None,
         }
@@ -198,7 +199,7 @@ class Front:
 
     async def _ask_all(self, exchange: Exchange) -> Answer:
         """All processes or none are asked: a change that a starting process misses would be half a change."""
-        lacking = [index for index, seat in enumerate(self._plan.seats) if seat.state is not State.READY]
+        lacking = [index for index, child in enumerate(self._plan.children) if child.state is not ProcessState.READY]
         if lacking and exchange.method != "GET":
             names = ", ".join(map(str, lacking))
             raise WeirError(Outcome.NO_CAPACITY, f"not ready: process {names}; nothing was changed, try again soon")
@@ -229,4 +230,8 @@ class Front:
 
     def _answering(self) -> list[int]:
         """Processes whose metrics listener answers."""
-        return [index for index, seat in enumerate(self._plan.seats) if seat.state in (State.READY, State.LEAVING)]
+        return [
+            index
+            for index, child in enumerate(self._plan.children)
+            if child.state in (ProcessState.READY, ProcessState.LEAVING)
+        ]

@@ -27,8 +27,8 @@ class Link:
         self._sock = sock
         sock.setblocking(False)
 
-    def listen(self, heard: Callable[[bytes], None], lost: Callable[[], None]) -> None:
-        """Call `heard` with each word from now on, and `lost` once when the parent is gone."""
+    def listen(self, received: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        """Call `received` with each word from now on, and `lost` once when the parent is gone."""
         loop = asyncio.get_running_loop()
 
         def read() -> None:
@@ -42,7 +42,7 @@ class Link:
                 loop.remove_reader(self._sock)
                 lost()
             for word in words:
-                heard(bytes([word]))
+                received(bytes([word]))
 
         loop.add_reader(self._sock, read)
 

@@ -19,6 +19,7 @@ _SUMMED = (
     "weir_http_incoming_bytes",
     "weir_inflight",
     "weir_inflight_cap",
+    "weir_lease_slots",
     "weir_queue_cost_tokens",
     "weir_queue_depth",
     "weir_worker_inflight",

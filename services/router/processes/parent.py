@@ -20,7 +20,7 @@ from services.router.operating.adminkey import AdminKey
 from services.router.processes.child import HAND_OVER_S, Place
 from services.router.processes.front import Front, is_open
 from services.router.processes.link import LAST, LEAVING, READY
-from services.router.processes.plan import Action, Finish, Plan, Release, Say, Signal, Start, Tell, exit_text
+from services.router.processes.plan import Action, Finish, Notify, Plan, Release, Say, Signal, StartChild, exit_text
 from services.runtime.guard import GuardLimits
 from services.runtime.internal import inner_checks
 from services.runtime.log import Log
@@ -134,7 +134,7 @@ class Parent:
         loop.add_signal_handler(signal.SIGUSR2, self._restart)
         port = self._public[0].getsockname()[1]
         where = {"host": self._settings.host, "port": port, "metrics_port": metrics_port}
-        self._log.info("starting router processes", processes=len(plan.seats), **where)
+        self._log.info("starting router processes", processes=len(plan.children), **where)
         async with asyncio.TaskGroup() as self._lives:
             self._do(plan.tick(loop.time()))
             status = await self._status
@@ -151,12 +151,12 @@ class Parent:
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Start(index):
+                case StartChild(index):
                     self._lives.create_task(self._live(index))
                 case Signal(index, number):
                     with contextlib.suppress(ProcessLookupError, KeyError):
                         self._started[index].send_signal(number)
-                case Tell(index, word):
+                case Notify(index, word):
                     with contextlib.suppress(KeyError):
                         self._links[index].write(word)
                 case Release():
@@ -215,14 +215,14 @@ class Parent:
         if self._plan.stopping:  # since then
             started.send_signal(signal.SIGTERM)
         reader, self._links[index] = await asyncio.open_connection(sock=ours)
-        hearing = loop.create_task(self._hear(index, reader))
+        hearing = loop.create_task(self._receive(index, reader))
         status = await started.wait()
         hearing.cancel()
         self._links.pop(index).close()
         del self._started[index]
         self._do(plan.ended(index, status, loop.time()))
 
-    async def _hear(self, index: int, reader: asyncio.StreamReader) -> None:
+    async def _receive(self, index: int, reader: asyncio.StreamReader) -> None:
         loop, plan = asyncio.get_running_loop(), self._plan
         with contextlib.suppress(ConnectionError):
             while word := await reader.read(1):

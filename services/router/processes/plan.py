@@ -32,7 +32,7 @@ HOPELESS = frozenset({EXIT_BAD_SETTINGS, EXIT_PORT_TAKEN, EXIT_CANNOT_START})
 BY_SIGTERM = -signal.SIGTERM
 
 
-class State(StrEnum):
+class ProcessState(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     READY = "ready"
@@ -40,7 +40,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartChild:
     index: int
 
 
@@ -53,7 +53,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Notify:
     """Send a word over the link."""
 
     index: int
@@ -79,32 +79,32 @@ class Finish:
     status: int
 
 
-Action = Start | Signal | Tell | Release | Say | Finish
+Action = StartChild | Signal | Notify | Release | Say | Finish
 
 
 @dataclass(slots=True)
-class Seat:
+class RouterChild:
     """The place of a process, which successive processes take."""
 
-    state: State = State.WAITING
+    state: ProcessState = ProcessState.WAITING
     due: float | None = 0.0  # of the start while waiting; of SIGKILL otherwise
     ready_at: float = 0.0
     failures: int = 0  # in a row
     starts: int = 0
     covers: bool = False
     reload: bool = False  # once it is ready
-    told_to_leave: bool = False
+    asked_to_leave: bool = False
 
     @property
     def runs(self) -> bool:
-        return self.state is not State.WAITING
+        return self.state is not ProcessState.WAITING
 
 
 class Plan:
     """`leave_s`: how long a process may take from SIGTERM to its end; `hand_over_s`: from HAND_OVER to its end."""
 
     def __init__(self, count: int, *, leave_s: float, hand_over_s: float) -> None:
-        self.seats = [Seat() for _ in range(count)]
+        self.children = [RouterChild() for _ in range(count)]
         self.stopping = False
         self._leave_s = leave_s + SPARE_S
         self._hand_over_s = hand_over_s + SPARE_S
@@ -118,80 +118,82 @@ class Plan:
         """Whether a rolling restart is under way."""
         return bool(self._to_replace)
 
-    def of(self, state: State) -> list[int]:
-        return [index for index, seat in enumerate(self.seats) if seat.state is state]
+    def of(self, state: ProcessState) -> list[int]:
+        return [index for index, child in enumerate(self.children) if child.state is state]
 
     def next_at(self) -> float | None:
         """When `tick` has something to do; None: only after an event."""
-        return min((seat.due for seat in self.seats if seat.due is not None), default=None)
+        return min((child.due for child in self.children if child.due is not None), default=None)
 
     # Events
 
     def tick(self, now: float) -> list[Action]:
         """Start what is due, and kill what has taken too long."""
         actions: list[Action] = []
-        for index, seat in enumerate(self.seats):
-            if seat.due is None or now < seat.due:
+        for index, child in enumerate(self.children):
+            if child.due is None or now < child.due:
                 continue
-            if seat.state is State.WAITING:
-                seat.state, seat.due, seat.covers = State.STARTING, now + START_WITHIN_S, False
-                seat.starts += 1
-                actions.append(Start(index))
+            if child.state is ProcessState.WAITING:
+                child.state, child.due, child.covers = ProcessState.STARTING, now + START_WITHIN_S, False
+                child.starts += 1
+                actions.append(StartChild(index))
             else:
-                seat.due = None
+                child.due = None
                 self._status = 1 if self.stopping else self._status
                 text = "a router process did not become ready in time: it is killed"
-                if seat.state is not State.STARTING:
+                if child.state is not ProcessState.STARTING:
                     text = "a router process did not leave in time: it is killed"
                 actions += [Say("ERROR", text, {"process": index}), Signal(index, signal.SIGKILL)]
         return actions
 
     def ready(self, index: int, now: float) -> list[Action]:
-        seat = self.seats[index]
-        if seat.state is not State.STARTING or self.stopping:
+        child = self.children[index]
+        if child.state is not ProcessState.STARTING or self.stopping:
             return []
-        seat.state, seat.due, seat.ready_at, self._served = State.READY, None, now, True
-        reload, seat.reload = seat.reload, False
+        child.state, child.due, child.ready_at, self._served = ProcessState.READY, None, now, True
+        reload, child.reload = child.reload, False
         actions: list[Action] = [Signal(index, signal.SIGHUP)] if reload else []
         if index == self._handing_over:
             self._handing_over = None
             del self._to_replace[0]
             if not self._to_replace:
-                actions.append(Say("INFO", "all router processes have been replaced", {"processes": len(self.seats)}))
+                actions.append(
+                    Say("INFO", "all router processes have been replaced", {"processes": len(self.children)})
+                )
         return [*actions, *self._covering(), *self._hand_over_next(now)]
 
     def leaving(self, index: int, now: float) -> list[Action]:
         """It accepts no new connections from now on."""
-        seat = self.seats[index]
-        if seat.state is State.READY:
-            seat.state = State.LEAVING
-            if seat.due is None:
-                seat.due = now + self._leave_s
+        child = self.children[index]
+        if child.state is ProcessState.READY:
+            child.state = ProcessState.LEAVING
+            if child.due is None:
+                child.due = now + self._leave_s
         return list(self._covering())
 
     def ended(self, index: int, status: int, now: float) -> list[Action]:
         """`status`: the exit status, or the negative number of the signal that ended it."""
-        seat = self.seats[index]
-        was, asked, seat.told_to_leave = seat.state, seat.told_to_leave, False
-        seat.state, seat.due, seat.covers = State.WAITING, None, False
+        child = self.children[index]
+        was, asked, child.asked_to_leave = child.state, child.asked_to_leave, False
+        child.state, child.due, child.covers = ProcessState.WAITING, None, False
         if self.stopping:
-            if status != 0 and not (was is State.STARTING and status == BY_SIGTERM):
+            if status != 0 and not (was is ProcessState.STARTING and status == BY_SIGTERM):
                 self._status = self._status or 1
             return self._finished()
-        said = Say(
+        logged = Say(
             "INFO" if status == 0 and asked else "ERROR",
             "a router process ended",
             {"process": index, "status": status, "was": str(was)},
         )
-        if was is State.STARTING:
-            return [said, *self._failed_to_start(index, status, now)]
+        if was is ProcessState.STARTING:
+            return [logged, *self._failed_to_start(index, status, now)]
         if asked:
-            seat.due, seat.failures = now, 0
+            child.due, child.failures = now, 0
         else:
-            steady = now - seat.ready_at >= STEADY_S
-            seat.failures = 0 if steady else seat.failures + 1
-            seat.due = now + delay_s(seat.failures)
-        return [said, *self._covering(), *self.tick(now)]
+            steady = now - child.ready_at >= STEADY_S
+            child.failures = 0 if steady else child.failures + 1
+            child.due = now + delay_s(child.failures)
+        return [logged, *self._covering(), *self.tick(now)]
 
     def stop(self, now: float) -> list[Action]:
         """SIGTERM or SIGINT: all drain. A second one ends everything at once."""
@@ -202,51 +204,55 @@ class Plan:
     def reload(self) -> list[Action]:
         """SIGHUP, to those that are ready; to one that starts once it is."""
         actions: list[Action] = []
-        for index, seat in enumerate(self.seats):
-            if seat.state is State.READY:
+        for index, child in enumerate(self.children):
+            if child.state is ProcessState.READY:
                 actions.append(Signal(index, signal.SIGHUP))
-            elif seat.state is State.STARTING:
-                seat.reload = True
+            elif child.state is ProcessState.STARTING:
+                child.reload = True
         return actions
 
     def restart(self, now: float) -> list[Action]:
         """Replace the processes, one after the other. Does nothing while that is under way, or when stopping."""
         if self.stopping or self._to_replace:
             return [Say("WARNING", "a rolling restart was not begun", {"stopping": self.stopping})]
-        self._to_replace = list(range(len(self.seats)))
-        said = Say("INFO", "the router processes are being replaced", {"processes": len(self.seats)})
-        return [said, *self._hand_over_next(now)]
+        self._to_replace = list(range(len(self.children)))
+        logged = Say("INFO", "the router processes are being replaced", {"processes": len(self.children)})
+        return [logged, *self._hand_over_next(now)]
 
     # Decisions
 
     def _hand_over_next(self, now: float) -> Iterator[Action]:
         """The next process of a rolling restart leaves once all are ready."""
-        if not self._to_replace or self._handing_over is not None or len(self.of(State.READY)) < len(self.seats):
+        if (
+            not self._to_replace
+            or self._handing_over is not None
+            or len(self.of(ProcessState.READY)) < len(self.children)
+        ):
             return
         index = self._handing_over = self._to_replace[0]
-        seat = self.seats[index]
-        seat.told_to_leave, seat.due = True, now + self._hand_over_s
-        yield Tell(index, HAND_OVER)
+        child = self.children[index]
+        child.asked_to_leave, child.due = True, now + self._hand_over_s
+        yield Notify(index, HAND_OVER)
 
     def _covering(self) -> Iterator[Action]:
         """Ready processes accept from all sockets while one of the processes is not ready, unless all leave."""
         if self.stopping:
             return
-        ready = self.of(State.READY)
-        lacking = len(ready) < len(self.seats)
+        ready = self.of(ProcessState.READY)
+        lacking = len(ready) < len(self.children)
         for index in ready:
-            if self.seats[index].covers != lacking:
-                self.seats[index].covers = lacking
-                yield Tell(index, COVER if lacking else OWN)
+            if self.children[index].covers != lacking:
+                self.children[index].covers = lacking
+                yield Notify(index, COVER if lacking else OWN)
 
     def _failed_to_start(self, index: int, status: int, now: float) -> list[Action]:
-        seat = self.seats[index]
-        seat.failures += 1
-        if not self._served and (status in HOPELESS or seat.failures >= START_TRIES):
+        child = self.children[index]
+        child.failures += 1
+        if not self._served and (status in HOPELESS or child.failures >= START_TRIES):
             self._status = status if status in HOPELESS else EXIT_CANNOT_START
             text = "no router process can start: the parent gives up; see what they wrote"
             return [Say("ERROR", text, {"process": index, "status": status}), *self._stop(now)]
-        seat.due = now + delay_s(seat.failures)
+        child.due = now + delay_s(child.failures)
         actions: list[Action] = []
         if self._to_replace and index == self._handing_over:
             self._to_replace, self._handing_over = [], None
@@ -256,14 +262,14 @@ class Plan:
     def _stop(self, now: float) -> list[Action]:
         self.stopping, self._to_replace, self._handing_over = True, [], None
         actions: list[Action] = [Release()]
-        for index, seat in enumerate(self.seats):
-            seat.due = now + self._leave_s if seat.runs else None
-            if seat.runs:
+        for index, child in enumerate(self.children):
+            child.due = now + self._leave_s if child.runs else None
+            if child.runs:
                 actions.append(Signal(index, signal.SIGTERM))
         return [*actions, *self._finished()]
 
     def _finished(self) -> list[Action]:
-        return [] if any(seat.runs for seat in self.seats) else [Finish(self._status)]
+        return [] if any(child.runs for child in self.children) else [Finish(self._status)]
 
 
 def delay_s(failures: int) -> float:
@@ -281,6 +287,6 @@ def exit_text(status: int) -> str:
         return f"signal {-status}"
 
 
-def indexes(actions: Sequence[Action], kind: type[Start]) -> list[int]:
+def indexes(actions: Sequence[Action], kind: type[StartChild]) -> list[int]:
     """Of the processes that these actions start; for tests."""
     return [action.index for action in actions if isinstance(action, kind)]

@@ -49,18 +49,21 @@ class LeaseLink:
         self._log = log
         self._rng = rng
         self._pending: Ask | None = None
-        self._sender: asyncio.Task[None] | None = None
-        self._follower: asyncio.Task[None] | None = None
+        self._is_pending = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
         self._limit: asyncio.Timeout | None = None
 
     def start(self) -> None:
         """Open the stream, and open it again whenever it ends."""
-        self._follower = asyncio.get_running_loop().create_task(self._follow(), name="lease-stream")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._follow(), name="lease-stream"),
+            loop.create_task(self._send_all(), name="lease-asks"),
+        ]
 
     async def stop(self) -> None:
         """End the stream, and the lease with it."""
-        tasks = [task for task in (self._follower, self._sender) if task is not None]
-        self._follower = self._sender = self._pending = None
+        tasks, self._tasks = self._tasks, []
         self.lease.is_up = False
         for task in tasks:
             task.cancel()
@@ -74,23 +77,27 @@ class LeaseLink:
         if not self.lease.is_up:
             return
         self._pending = ask
-        if self._sender is None:
-            self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="lease-asks")
+        self._is_pending.set()
 
     async def _send_all(self) -> None:
+        while True:
+            await self._is_pending.wait()
+            self._is_pending.clear()
+            ask, self._pending = self._pending, None
+            if ask is not None:
+                await self._send(ask)
+
+    async def _send(self, ask: Ask) -> None:
         try:
-            while self._pending is not None:
-                ask, self._pending = self._pending, None
-                async with asyncio.timeout(max(MIN_TTL_S, ask.ttl_s)):
-                    grant = await self._lender.lease(wire_ask(ask))
-                self._receive(grant)
+            async with asyncio.timeout(max(MIN_TTL_S, ask.ttl_s)):
+                grant = await self._lender.lease(wire_ask(ask))
         except (UpstreamError, TimeoutError) as error:
             self._lose(error)
         except Exception as error:  # a fault here must not end the leases for good
             self._log.error("an ask failed", worker=self.worker.name, traceback=place_of(error))
             self._lose(error)
-        finally:
-            self._sender = None
+        else:
+            self._receive(grant)
 
     def _lose(self, error: Exception) -> None:
         """The worker does not answer: end the stream."""

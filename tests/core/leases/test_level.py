@@ -100,23 +100,3 @@ def test_light_requests_are_counted_among_the_next_tenants_only() -> None:
     assert light_requests(node, is_light) == 0
     assert len(asked) == MAX_FLOWS
     assert light_requests(node, lambda flow: True) == MAX_WANTED
-
-
-def test_a_gap_that_service_does_not_close_in_a_second_is_given_up_but_for_nothing_more() -> None:
-    """Two rings with the same tenants go on together: without this one of them would wait for ever."""
-    clock = CommonClock()
-    assert clock.wait(0.0) == 0.0
-    for tenth in range(10):
-        clock.catch_up(tenth / 10, tenth, 500.0 + 2.0 * tenth, QUANTUM)
-        assert clock.level(tenth) == tenth
-    clock.catch_up(1.0, 10.0, 520.0, QUANTUM)
-    assert clock.level(10.0) == 10.0 + 500.0, "the least gap of the second"
-
-
-def test_a_gap_that_service_closes_is_no_reason_to_give_anything_up() -> None:
-    clock = CommonClock()
-    clock.wait(0.0)
-    for tenth in range(40):
-        virtual = min(500.0, 60.0 * (tenth % 9))
-        clock.catch_up(tenth / 10, virtual, 400.0, QUANTUM)
-        assert clock.level(virtual) == virtual

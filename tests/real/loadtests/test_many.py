@@ -23,13 +23,13 @@ def test_a_short_run_among_faults_loses_no_request_and_exceeds_no_slot(tmp_path:
     if valkey.program() is None:
         pytest.skip("no embedded Valkey for this platform")
     observed = asyncio.run(play(QUICK, tmp_path / "logs", lambda text: None))
-    told = "\n".join([*lines(result(observed, QUICK)), *ends.ends(observed).kept])
-    assert len(observed.spans) == QUICK.faults, told
-    assert [stretch.phase for stretch in observed.stretches] == [Phase.CALM, Phase.STORE_FROZEN], told
+    report = "\n".join([*lines(result(observed, QUICK)), *ends.ends(observed).kept])
+    assert len(observed.spans) == QUICK.faults, report
+    assert [stretch.phase for stretch in observed.stretches] == [Phase.CALM, Phase.STORE_FROZEN], report
     found = ends.ends(observed)
-    assert not [end for end in ends.NEVER if found.counts[end]], told
-    assert (found.hung, found.failed_while_frozen) == (0, 0), told
-    assert found.counts[ends.End.RIGHT] > len(observed.entries) / 10, told
-    assert all(worker.jobs and worker.most_held <= QUICK.slots for worker in observed.workers), told
-    assert slots.after_faults(observed), told
+    assert not [end for end in ends.NEVER if found.counts[end]], report
+    assert (found.hung, found.failed_while_frozen) == (0, 0), report
+    assert found.counts[ends.End.RIGHT] > len(observed.entries) / 10, report
+    assert all(worker.jobs and worker.max_held <= QUICK.slots for worker in observed.workers), report
+    assert slots.after_faults(observed), report
     assert ours() == []  # everything that it made is gone

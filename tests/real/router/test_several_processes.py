@@ -71,7 +71,7 @@ def test_two_processes_answer_on_one_port_and_their_metrics_are_sums() -> None:
                 for one in made.state()
             ]
             assert all(sum(one.values()) > 0 for one in each), "the kernel has spread the connections over both"
-            assert {line.get("process") for line in made.said("listening")} == {0, 1}
+            assert {line.get("process") for line in made.logged("listening")} == {0, 1}
 
     asyncio.run(main())
 
@@ -87,7 +87,7 @@ def test_a_killed_process_is_replaced_while_the_other_serves_and_no_sum_falls() 
             first, second = made.pids()
             assert (first != pids[0], second == pids[1]) == (True, True)
             assert served(made) >= before + 100
-            (ended,) = made.said("a router process ended")
+            (ended,) = made.logged("a router process ended")
             assert (ended["process"], ended["status"]) == (0, "SIGKILL")
             await answered(made, 50)
 
@@ -105,7 +105,7 @@ def test_sigterm_drains_both_and_exits_with_0() -> None:
             asking.cancel()
             assert status == 0
             assert not any(map(lives, pids))
-            assert {line.get("process") for line in made.said("stopped")} == {0, 1, None}
+            assert {line.get("process") for line in made.logged("stopped")} == {0, 1, None}
 
     asyncio.run(main())
 
@@ -124,8 +124,11 @@ def test_sighup_reloads_the_files_of_both() -> None:
             async with several(SHAPE, settings={"TENANTS_FILE": str(file)}) as made:
                 file.write_text(tenants("a", "b"), encoding="utf-8")
                 made.signal(signal.SIGHUP)
-                await made.until(lambda: len(made.said("tenants reloaded")) == 2, "reloaded")
-                assert {(line["process"], line["joined"]) for line in made.said("tenants reloaded")} == {(0, 1), (1, 1)}
+                await made.until(lambda: len(made.logged("tenants reloaded")) == 2, "reloaded")
+                assert {(line["process"], line["joined"]) for line in made.logged("tenants reloaded")} == {
+                    (0, 1),
+                    (1, 1),
+                }
 
     asyncio.run(main())
 
@@ -135,7 +138,7 @@ def test_a_second_signal_ends_all_at_once() -> None:
         async with several(SHAPE, settings={"DRAIN_DELAY_S": "600"}) as made:
             pids = made.pids()
             made.signal(signal.SIGTERM)
-            await made.until(lambda: len(made.said("draining")) == 2, "draining")
+            await made.until(lambda: len(made.logged("draining")) == 2, "draining")
             assert await made.parent.leave(30.0) == 1
             await none_lives(pids)
 

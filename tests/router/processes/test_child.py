@@ -36,6 +36,7 @@ class Member:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     begin: asyncio.Event = field(default_factory=asyncio.Event)
+    starts: asyncio.Event = field(default_factory=asyncio.Event)
     served: int = 0
     task: asyncio.Task[None] | None = None
 
@@ -45,8 +46,8 @@ class Member:
     async def hears(self, word: bytes) -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(20):
-            while (heard := await loop.sock_recv(self.link, 1)) != word:
-                assert heard, "it has ended"
+            while (received := await loop.sock_recv(self.link, 1)) != word:
+                assert received, "it has ended"
 
     async def end(self) -> None:
         """Until its process has ended, as the parent does it."""
@@ -79,6 +80,7 @@ def member_of(index: int, sockets: list[socket.socket], opening: AsyncExitStack)
         await exchange.reply(200, b"%d" % index)
 
     async def start() -> None:
+        member.starts.set()
         await member.begin.wait()
 
     process = inherit(build({("GET", "/hello"): hello}, start=start, drain_timeout_s=5.0), place)
@@ -135,6 +137,7 @@ def run_here(main: object) -> None:
 def test_nothing_is_accepted_before_the_start_is_complete() -> None:
     async def main() -> None:
         async with several(1, started=False) as made:
+            await made.members[0].starts.wait()
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", made.port)
             made.members[0].begin.set()

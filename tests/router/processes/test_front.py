@@ -12,7 +12,7 @@ import httpx2
 
 from services.router.operating.adminkey import AdminKey
 from services.router.processes.front import Front, is_open
-from services.router.processes.plan import Plan, State
+from services.router.processes.plan import Plan, ProcessState
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
 from services.runtime.internal import inner_checks
@@ -97,10 +97,10 @@ def test_it_is_ready_while_one_process_is() -> None:
     async def main() -> None:
         async with house() as made:
             assert (await made.client.get("/health")).status_code == 200
-            made.plan.seats[0].state = State.WAITING
+            made.plan.children[0].state = ProcessState.WAITING
             found = await made.client.get("/health/ready")
             assert (found.status_code, found.json()["ready"]) == (200, 1)
-            made.plan.seats[1].state = State.STARTING
+            made.plan.children[1].state = ProcessState.STARTING
             assert (await made.client.get("/health/ready")).status_code == 503
             made.plan.stop(0.0)
             assert (await made.client.get("/health/ready")).json()["status"] == "draining"
@@ -123,7 +123,7 @@ def test_a_switch_is_turned_in_all_processes() -> None:
 def test_while_one_is_not_ready_nothing_is_switched_anywhere() -> None:
     async def main() -> None:
         async with house() as made:
-            made.plan.seats[1].state = State.STARTING
+            made.plan.children[1].state = ProcessState.STARTING
             refused = await made.client.post("/admin/policy", json={"admission": False})
             assert refused.status_code == 503
             assert "process 1" in refused.json()["error"]["message"]
@@ -157,7 +157,7 @@ def test_a_fault_of_the_request_is_answered_as_one_router_does() -> None:
 def test_the_state_is_that_of_each_process() -> None:
     async def main() -> None:
         async with house() as made:
-            made.plan.seats[1].state = State.WAITING
+            made.plan.children[1].state = ProcessState.WAITING
             first, second = (await made.client.get("/admin/state")).json()["processes"]
             assert (first["state"], first["pid"], first["router"]["inflight"]["cap"]) == ("ready", 1000, 64)
             assert (second["state"], second["router"]) == ("waiting", None)

@@ -118,7 +118,7 @@ def test_the_pages_of_real_routers_are_joined_to_one_that_prometheus_reads() -> 
 
 
 def test_every_gauge_that_is_summed_exists() -> None:
-    process = build(GivenSettings(router_port=0, metrics_port=0))
+    process = build(GivenSettings(router_port=0, metrics_port=0, exchange_url="redis://127.0.0.1:1"))
     assert process.registry is not None
     gauges = {name for name, family in parse(page_of(process.registry).decode()).items() if family.is_gauge}
     process.log.close()

@@ -19,13 +19,13 @@ from services.router.processes.plan import (
     STEADY_S,
     Action,
     Finish,
+    Notify,
     Plan,
+    ProcessState,
     Release,
     Say,
     Signal,
-    Start,
-    State,
-    Tell,
+    StartChild,
     delay_s,
     exit_text,
 )
@@ -58,20 +58,20 @@ def said(actions: list[Action]) -> list[str]:
 
 
 def test_all_processes_start_at_once() -> None:
-    assert new(3).tick(0.0) == [Start(0), Start(1), Start(2)]
+    assert new(3).tick(0.0) == [StartChild(0), StartChild(1), StartChild(2)]
 
 
 def test_the_first_that_is_ready_accepts_for_all_until_all_are() -> None:
     plan = new(2)
     plan.tick(0.0)
-    assert plan.ready(1, 1.0) == [Tell(1, COVER)]
-    assert plan.ready(0, 2.0) == [Tell(1, OWN)]
+    assert plan.ready(1, 1.0) == [Notify(1, COVER)]
+    assert plan.ready(0, 2.0) == [Notify(1, OWN)]
 
 
 def test_a_process_that_ends_after_a_steady_time_starts_again_at_once_and_the_others_cover() -> None:
     plan = serving()
-    assert without_words(plan.ended(0, -9, STEADY_S)) == [Tell(1, COVER), Start(0)]
-    assert plan.ready(0, STEADY_S + 1) == [Tell(1, OWN)]
+    assert without_words(plan.ended(0, -9, STEADY_S)) == [Notify(1, COVER), StartChild(0)]
+    assert plan.ready(0, STEADY_S + 1) == [Notify(1, OWN)]
 
 
 def test_one_that_ends_again_and_again_starts_after_ever_longer_delays() -> None:
@@ -83,11 +83,11 @@ def test_one_that_ends_again_and_again_starts_after_ever_longer_delays() -> None
         delays.append(at - now)
         now = at
         assert plan.tick(now - 0.001) == []
-        assert plan.tick(now) == [Start(0)]
+        assert plan.tick(now) == [StartChild(0)]
         plan.ready(0, now)
     assert delays[:3] == [FIRST_DELAY_S, 2 * FIRST_DELAY_S, 4 * FIRST_DELAY_S]
     assert delays[-1] == MAX_DELAY_S
-    assert plan.of(State.READY) == [0, 1], "the other one serves all the while"
+    assert plan.of(ProcessState.READY) == [0, 1], "the other one serves all the while"
 
 
 @given(st.integers(0, 10_000))
@@ -111,7 +111,7 @@ def test_processes_that_cannot_start_are_tried_a_few_times() -> None:
     for _ in range(START_TRIES - 1):
         assert without_words(plan.ended(0, 1, now)) == []
         now = plan.next_at() or 0.0
-        assert plan.tick(now) == [Start(0)]
+        assert plan.tick(now) == [StartChild(0)]
     assert without_words(plan.ended(0, 1, now)) == [Release(), Finish(EXIT_CANNOT_START)]
 
 
@@ -120,7 +120,7 @@ def test_once_one_has_served_the_parent_never_gives_up() -> None:
     for _ in range(10 * START_TRIES):
         assert Finish not in map(type, plan.ended(0, EXIT_BAD_SETTINGS, now))
         now = plan.next_at() or 0.0
-        assert Start(0) in plan.tick(now)
+        assert StartChild(0) in plan.tick(now)
     assert now > MAX_DELAY_S
 
 
@@ -176,13 +176,13 @@ def test_a_rolling_restart_replaces_one_after_the_other() -> None:
     actions = plan.restart(now)
     for index in range(3):
         others = [other for other in range(3) if other != index]
-        assert without_words(actions)[-1] == Tell(index, HAND_OVER)
-        assert plan.leaving(index, now) == [Tell(other, COVER) for other in others]
-        assert without_words(plan.ended(index, 0, now)) == [Start(index)]
+        assert without_words(actions)[-1] == Notify(index, HAND_OVER)
+        assert plan.leaving(index, now) == [Notify(other, COVER) for other in others]
+        assert without_words(plan.ended(index, 0, now)) == [StartChild(index)]
         now += 1.0
         actions = plan.ready(index, now)
-        assert [*filter(lambda action: isinstance(action, Tell) and action.word == OWN, actions)] == [
-            Tell(other, OWN) for other in others
+        assert [*filter(lambda action: isinstance(action, Notify) and action.word == OWN, actions)] == [
+            Notify(other, OWN) for other in others
         ]
     assert said(actions) == ["all router processes have been replaced"]
     assert not plan.restarting
@@ -192,7 +192,7 @@ def test_a_rolling_restart_waits_until_all_are_ready() -> None:
     plan = serving(2)
     plan.ended(1, -9, STEADY_S)
     assert without_words(plan.restart(STEADY_S)) == []
-    assert Tell(0, HAND_OVER) in plan.ready(1, STEADY_S + 1)
+    assert Notify(0, HAND_OVER) in plan.ready(1, STEADY_S + 1)
 
 
 def test_a_second_rolling_restart_does_nothing_while_one_is_under_way() -> None:
@@ -209,20 +209,20 @@ def test_a_rolling_restart_ends_where_a_new_process_does_not_start_and_the_other
     actions = plan.ended(0, EXIT_BAD_SETTINGS, 2.0)
     assert not plan.restarting
     assert "the rolling restart ends: the new process does not start" in said(actions)
-    assert plan.of(State.READY) == [1]
+    assert plan.of(ProcessState.READY) == [1]
 
 
 def test_a_process_that_does_not_hand_over_in_time_is_killed() -> None:
     plan = serving(2)
     plan.restart(0.0)
     assert without_words(plan.tick(HAND_OVER_S + SPARE_S)) == [Signal(0, KILL)]
-    assert Start(0) in plan.ended(0, -KILL, 30.0), "and replaced"
+    assert StartChild(0) in plan.ended(0, -KILL, 30.0), "and replaced"
 
 
 def test_one_that_leaves_by_itself_is_covered_for_and_starts_again() -> None:
     plan = serving(2)
-    assert plan.leaving(0, 50.0) == [Tell(1, COVER)]
-    assert Start(0) in plan.ended(0, 0, 51.0)
+    assert plan.leaving(0, 50.0) == [Notify(1, COVER)]
+    assert StartChild(0) in plan.ended(0, 0, 51.0)
 
 
 def test_an_exit_is_told_for_people() -> None:
@@ -249,12 +249,12 @@ def test_in_any_order_of_events_one_is_missing_at_most_by_choice_and_who_serves_
 
     def do(actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Start):
+            if isinstance(action, StartChild):
                 assert action.index not in running
                 assert not plan.stopping
                 running.add(action.index)
                 told.pop(action.index, None)
-            elif isinstance(action, Tell):
+            elif isinstance(action, Notify):
                 assert action.index in running
                 told[action.index] = action.word if action.word != HAND_OVER else told.get(action.index)
             elif isinstance(action, Signal):
@@ -279,14 +279,16 @@ def test_in_any_order_of_events_one_is_missing_at_most_by_choice_and_who_serves_
                 do(plan.stop(now))
         else:
             do(plan.reload() if name == "reload" else getattr(plan, name)(now))
-        handed = [seat for seat in plan.seats if seat.told_to_leave]
+        handed = [child for child in plan.children if child.asked_to_leave]
         assert len(handed) <= 1
-        ready = plan.of(State.READY)
+        ready = plan.of(ProcessState.READY)
         if not plan.stopping:
             assert all((told.get(one) == COVER) == (len(ready) < 3) for one in ready)
-            assert all(seat.due is not None for seat in plan.seats if seat.state is not State.READY) or any(
-                seat.due is None for seat in plan.seats if seat.runs
-            ), "each that does not run is due to start"
+            assert all(
+                child.due is not None for child in plan.children if child.state is not ProcessState.READY
+            ) or any(child.due is None for child in plan.children if child.runs), (
+                "each that does not run is due to start"
+            )
         if finished:
             assert not running
 

@@ -34,24 +34,24 @@ def waiting(begin: float, end: float) -> list[Entry]:
 def test_a_workers_log_tells_the_jobs_their_tenants_and_their_times() -> None:
     log = worker_log(WORKER, [job(1, QUEUED, "a"), job(1.5, STARTED, "a"), job(2, ENDED, "a")], CLOCK)
     assert log.jobs == [Job(WORKER, "gold", 1.0, 1.5, 2.0)]
-    assert (log.most_held, log.most_running) == (1, 1)
+    assert (log.max_held, log.max_running) == (1, 1)
 
 
 def test_the_most_jobs_at_once_are_counted_by_the_order_of_lines() -> None:
     """Times of one millisecond are equal; the order is not."""
     ids = ("a", "b", "c")
     lines = [job(1, event, id) for id in ids for event in (QUEUED, STARTED)] + [job(1, ENDED, id) for id in ids]
-    assert worker_log(WORKER, lines, CLOCK).most_running == 3
+    assert worker_log(WORKER, lines, CLOCK).max_running == 3
     lines = [job(1, event, id) for id in ids for event in (QUEUED, STARTED, ENDED)]
-    assert worker_log(WORKER, lines, CLOCK).most_running == 1
+    assert worker_log(WORKER, lines, CLOCK).max_running == 1
     lines = [job(1, QUEUED, id) for id in ids]
-    assert (worker_log(WORKER, lines, CLOCK).most_held, worker_log(WORKER, lines, CLOCK).most_running) == (3, 0)
+    assert (worker_log(WORKER, lines, CLOCK).max_held, worker_log(WORKER, lines, CLOCK).max_running) == (3, 0)
 
 
 def test_a_restarted_worker_holds_nothing_of_its_former_process() -> None:
     lines = [job(1, QUEUED, "a"), job(1, STARTED, "a"), line(2, "listening"), job(3, QUEUED, "b"), job(3, STARTED, "b")]
     log = worker_log(WORKER, lines, CLOCK)
-    assert log.most_running == 1
+    assert log.max_running == 1
     assert [each.ended_s for each in log.jobs] == [None, None]
 
 
@@ -69,8 +69,8 @@ def test_what_a_worker_took_refused_and_found_wrong_is_in_its_log() -> None:
 @pytest.mark.parametrize(
     ("field", "name"),
     [
-        ("most_running", "most jobs in the slots of a worker at once"),
-        ("most_held", "most jobs at a worker at once, with those that wait for a slot"),
+        ("max_running", "most jobs in the slots of a worker at once"),
+        ("max_held", "most jobs at a worker at once, with those that wait for a slot"),
     ],
 )
 def test_more_jobs_than_slots_are_never_held(field: str, name: str) -> None:

@@ -59,7 +59,7 @@ class Played:
         return self._runner.run(main())
 
     def close(self) -> None:
-        self.do(self.exchange.close)
+        self.do(self.client.aclose)
         self._runner.close()
 
 
