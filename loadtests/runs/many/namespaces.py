@@ -23,7 +23,6 @@ from loadtests.runs.many.commands import Command, making, removing
 TOOLS = ("ip", "iptables")
 CLONE_NEWNET = 0x40000000
 COMMAND_WITHIN_S = 10.0
-TRIED = f"{PREFIX}try"
 
 
 def lacking() -> str:
@@ -39,24 +38,30 @@ def lacking() -> str:
 
 
 def _refused() -> str:
-    """Why a container's root may not do it; empty if it may."""
+    """Why a container's root may not do it; empty if it may. Of a check that was killed `clear` removes the rest."""
+    tried = f"{PREFIX}try-{os.getpid()}"
     try:
-        do(("ip", "netns", "add", TRIED))
+        do(("ip", "netns", "add", tried))
     except StandError as error:
         return str(error)
     try:
-        do(("ip", "netns", "exec", TRIED, "iptables", "-w", "-S"))
+        do(("ip", "netns", "exec", tried, "iptables", "-w", "-S"))
     except StandError as error:
         return str(error)
     finally:
-        do(("ip", "netns", "delete", TRIED))
+        do(("ip", "netns", "delete", tried))
     return ""
 
 
 def do(command: Command) -> str:
-    """Run a command and return what it prints. Raises StandError if it fails or takes too long."""
+    """Run a command and return what it prints. Raises StandError if it fails or takes too long.
+
+    It has a session of its own: Ctrl-C must not end the command that removes something.
+    """
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False, start_new_session=True
+        )
     except subprocess.TimeoutExpired:
         raise StandError(f"`{' '.join(command)}` has not ended within {COMMAND_WITHIN_S:g} s") from None
     if ended.returncode != 0:

@@ -28,7 +28,8 @@ SETTLED_WITHIN_S = 10.0
 async def play(sizes: Sizes, folder: Path, say: Say) -> Observed:
     """Play a run, with the logs of all processes in `folder`, which is emptied first.
 
-    Raises StandError if the machine lacks something, or a process does not start or come back.
+    Raises StandError if the machine lacks something, a process does not start or come back, or the run takes far longer
+    than it should. Everything is stopped and removed in every case.
     """
     if why := lacking():
         raise StandError(why)
@@ -38,9 +39,13 @@ async def play(sizes: Sizes, folder: Path, say: Say) -> Observed:
         say(f"seed {sizes.seed}, fault {number}: {fault}")
     with made(net), entered(net.client):
         _empty(folder)  # now that no other run goes on
-        async with standing(net, sizes, folder) as stand:
-            observed = await _played(stand, Injection(stand, faults, sizes), sizes, say)
-    return observed
+        try:
+            async with asyncio.timeout(sizes.limit_s) as limit, standing(net, sizes, folder) as stand:
+                return await _played(stand, Injection(stand, faults, sizes), sizes, say)
+        except TimeoutError:
+            if limit.expired():
+                raise StandError(f"the run was not over after {sizes.limit_s:.0f} s: see {folder}") from None
+            raise
 
 
 def _empty(folder: Path) -> None:

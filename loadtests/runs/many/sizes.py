@@ -65,9 +65,16 @@ class Sizes:
         groups = -(-self.faults // self.per_group)
         return START_S + self.warm_s + self.faults * FAULT_S + groups * (SETTLE_S + self.calm_s) + self.frozen_s
 
+    @property
+    def limit_s(self) -> float:
+        """A run that is not over after so long is given up."""
+        return OVERDUE * self.takes_s
+
 
 ANSWER_TOKENS = len(tokens(right(nonce(1))))
 START_S, FAULT_S = 12.0, 4.8
+OVERDUE = 3.0
+"""Times its estimate: processes start slowly on a machine that does other things."""
 FULL = Sizes()
 QUICK = Sizes(
     routers=2, workers=2, faults=4, per_group=4, warm_s=4.0, calm_s=4.0, frozen_s=3.0, requests=500
