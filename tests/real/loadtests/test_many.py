@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
+import psutil
 import pytest
 
-from loadtests.cluster.processes import INTERRUPTED, LOOK_EVERY_S, READY_WITHIN_S, StandError
+from loadtests.cluster.processes import INTERRUPTED, LOOK_EVERY_S, READY_WITHIN_S, StandError, family
 from loadtests.paths import ROOT
 from loadtests.runs.judged import lines
 from loadtests.runs.many import ends, slots
@@ -51,9 +52,12 @@ def test_a_short_run_among_faults_loses_no_request_and_exceeds_no_slot(tmp_path:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_and_no_namespace(number: signal.Signals, tmp_path: Path) -> None:
     with _under_way(tmp_path / "logs") as run:
+        _, *children = family(run.pid)
         run.send_signal(number)
         assert run.wait(READY_WITHIN_S) == INTERRUPTED
         assert ours() == []
+    assert len(children) >= QUICK.routers + QUICK.workers + 1
+    assert not [pid for pid in children if psutil.pid_exists(pid)]
 
 
 def test_what_a_killed_run_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
