@@ -15,6 +15,7 @@ from loadtests.paths import ROOT
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from loadtests.runs.judged import judged
+from loadtests.runs.many.addresses import MAX_OF_A_KIND
 from loadtests.runs.many.play import play
 from loadtests.runs.many.report import result
 from loadtests.runs.many.sizes import FULL, QUICK, Sizes
@@ -40,18 +41,23 @@ def _arguments() -> tuple[Sizes, Path | None, str]:
     )
     parser.add_argument("--quick", action="store_true", help="two routers, half a minute: the machinery only")
     parser.add_argument("--faults", type=int, help=f"faults (default {FULL.faults}; {QUICK.faults} if quick)")
+    parser.add_argument("--routers", type=int, help="routers (default 4; 2 if quick); 1 for what one alone does")
     parser.add_argument("--seed", type=int, default=FULL.seed, help="of arrivals and of the order of faults")
     parser.add_argument("--out", type=Path, help=f"write {NAME}.md into this folder, however long the run was")
     given = parser.parse_args()
     usual = QUICK if given.quick else FULL
     faults = usual.faults if given.faults is None else given.faults
-    if not 1 <= faults <= MAX_FAULTS or not 0 <= given.seed <= MAX_SEED:
-        parser.error(f"--faults: 1 to {MAX_FAULTS}, --seed: 0 to {MAX_SEED} were expected")
+    routers = usual.routers if given.routers is None else given.routers
+    if not 1 <= faults <= MAX_FAULTS or not 1 <= routers <= MAX_OF_A_KIND or not 0 <= given.seed <= MAX_SEED:
+        parser.error(
+            f"--faults: 1 to {MAX_FAULTS}, --routers: 1 to {MAX_OF_A_KIND}, --seed: 0 to {MAX_SEED} were expected"
+        )
     words = ["--quick"] if given.quick else []
     words += [f"--faults {faults}"] if faults != usual.faults else []
+    words += [f"--routers {routers}"] if routers != usual.routers else []
     words += [f"--seed {given.seed}"] if given.seed != usual.seed else []
     command = f'make {NAME} ARGS="{" ".join(words)}"' if words else f"make {NAME}"
-    return replace(usual, faults=faults, seed=given.seed), given.out, command
+    return replace(usual.scaled(faults), routers=routers, seed=given.seed), given.out, command
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from loadtests.runs.many.asking import Asking
 from loadtests.runs.many.deck import deal
 from loadtests.runs.many.injection import Injection
 from loadtests.runs.many.namespaces import entered, lacking, made
-from loadtests.runs.many.record import Clock, Observed, read_worker_log
+from loadtests.runs.many.record import Clock, Observed, read_ejections, read_worker_log
 from loadtests.runs.many.sizes import Sizes
 from loadtests.runs.many.stand import Stand, standing
 from loadtests.stillness import Stillness
@@ -71,6 +71,11 @@ async def _played(stand: Stand, injection: Injection, sizes: Sizes, say: Say) ->
         entries=asking.entries,
         workers=[read_worker_log(node.name, processes[node.name].log, clock) for node in stand.net.workers],
         routers={node.name: read_router_log(processes[node.name].log) for node in stand.net.routers},
+        ejections=[
+            ejection
+            for node in stand.net.routers
+            for ejection in read_ejections(node.name, processes[node.name].log, clock)
+        ],
         spans=injection.spans,
         stretches=injection.stretches,
         still=still.between,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +76,15 @@ class Span(NamedTuple):
     to_s: float
 
 
+class Ejection(NamedTuple):
+    """A time in which a router sent nothing to a worker, since it took it for dead."""
+
+    router: str
+    worker: str
+    from_s: float
+    to_s: float = inf
+
+
 class Phase(StrEnum):
     CALM = "calm"
     STORE_FROZEN = "store frozen"
@@ -103,6 +113,7 @@ class Observed:
     entries: Sequence[Entry] = ()
     workers: Sequence[WorkerLog] = ()
     routers: Mapping[str, RouterLog] = field(default_factory=dict)
+    ejections: Sequence[Ejection] = ()
     spans: Sequence[Span] = ()
     stretches: Sequence[Stretch] = ()
     still: Callable[[float, float], float] = never_still
@@ -175,3 +186,22 @@ def worker_log(name: str, lines: Iterable[Mapping[str, Any]], clock: Clock) -> W
             found.errors.append(f"{name}: {event}")
     found.jobs += held.values()
     return found
+
+
+def read_ejections(router: str, path: Path, clock: Clock) -> list[Ejection]:
+    return ejections(router, (record for _, record in records(path)), clock)
+
+
+def ejections(router: str, lines: Iterable[Mapping[str, Any]], clock: Clock) -> list[Ejection]:
+    """By a router's log. A restarted router takes every worker for alive."""
+    found, out = list[Ejection](), dict[str, Ejection]()
+    for line in lines:
+        event = line.get("event")
+        if event == "worker down":
+            out.setdefault(line["worker"], Ejection(router, line["worker"], clock.seconds(line["time"])))
+        elif event == "worker up" and line["worker"] in out:
+            found.append(out.pop(line["worker"])._replace(to_s=clock.seconds(line["time"])))
+        elif event == "listening":
+            found += [each._replace(to_s=clock.seconds(line["time"])) for each in out.values()]
+            out.clear()
+    return [*found, *out.values()]

@@ -9,7 +9,7 @@ from loadtests.judging.answers import Verdict
 from loadtests.report.figure import Figure, formatted, held
 from loadtests.report.page import figures_table, table
 from loadtests.report.result import Block, Result
-from loadtests.runs.many import ends, shares, slots
+from loadtests.runs.many import ends, idle, shares, slots
 from loadtests.runs.many.asking import STREAM_SHARE
 from loadtests.runs.many.deck import TIMES
 from loadtests.runs.many.ends import AFTERMATH_S, NEVER, Ends
@@ -54,6 +54,8 @@ def result(observed: Observed, sizes: Sizes) -> Result:
     for name, some in parts.items():
         blocks += [f"## {name.capitalize()}", figures_table(some)]
     blocks += [_outro(), "## What was done", _faults(after), "## Shares in calm", _shares(observed)]
+    if why := [f"- {reason}" for reason in idle.reasons(observed, after)]:
+        blocks += ["## Slots that were idle", why]
     if kept := [f"- {what}" for what in found.kept]:
         blocks += ["## Breaches", kept]
     return Result(TITLE, parts, blocks)

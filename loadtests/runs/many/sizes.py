@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtests.judging.nonces import nonce, right, tokens
 
@@ -40,6 +40,10 @@ class Sizes:
     step_ms: float = 45.0
     jitter: float = 0.1
 
+    def scaled(self, faults: int) -> Sizes:
+        """The same with this many faults, and as many requests for each."""
+        return replace(self, faults=faults, requests=max(1, self.requests * faults // self.faults))
+
     @property
     def all_slots(self) -> int:
         return self.workers * self.slots
@@ -57,6 +61,8 @@ class Sizes:
     @property
     def is_whole(self) -> bool:
         """Whether its figures may be published, and shares and light tenants have targets."""
+        if self.routers < FULL.routers:
+            return False
         return self.faults >= FULL.faults and self.calm_s >= FULL.calm_s and self.frozen_s >= FULL.frozen_s
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -116,3 +117,14 @@ def test_a_whole_run_offers_eighty_to_a_hundred_requests_a_second_and_enough_of_
     assert FULL.per_s * (4 * FULL.faults + groups_of * FULL.calm_s + FULL.frozen_s) > FULL.requests
     assert FULL.is_whole
     assert not QUICK.is_whole
+
+
+def test_a_run_with_fewer_faults_sends_fewer_requests_and_is_not_published() -> None:
+    assert FULL.scaled(12).requests == FULL.requests / 5
+    assert (FULL.scaled(60), QUICK.scaled(1).requests) == (FULL, QUICK.requests // 4)
+    assert not FULL.scaled(59).is_whole
+    assert not replace(FULL, routers=1).is_whole
+
+
+def test_a_run_has_three_times_its_estimate() -> None:
+    assert FULL.limit_s == 3 * FULL.takes_s

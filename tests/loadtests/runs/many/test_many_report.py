@@ -66,3 +66,11 @@ def test_the_services_start_with_these_settings(tmp_path, monkeypatch) -> None:
     assert (worker.host, worker.max_batch_size, worker.log_level) == ("10.77.0.50", SIZES.slots, "DEBUG")
     assert "bind 10.77.0.90\n" in store_settings(net.store, own, tmp_path)
     assert "maxmemory-policy noeviction" in store_settings(net.store, own, tmp_path)
+
+
+def test_the_page_tells_why_slots_were_idle() -> None:
+    page = markdown(result(full(10.0), SIZES), command="make many", machine="a machine")
+    assert "## Slots that were idle" in page
+    assert "- router killed and restarted, router-0: 0.0% in use" in page
+    held = markdown(result(full(), SIZES), command="make many", machine="a machine")
+    assert "## Slots that were idle" not in held

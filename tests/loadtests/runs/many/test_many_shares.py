@@ -6,7 +6,7 @@ import pytest
 
 from loadtests.judging.answers import Verdict
 from loadtests.runs.many.record import Job, Observed
-from loadtests.runs.many.shares import figures, max_min, shares_in
+from loadtests.runs.many.shares import figures, max_min, shares_in, shares_of_waiting
 from loadtests.runs.many.sizes import DEADLINE_S
 from tests.loadtests.runs.many.made_up import CALM, WORKER, entry, observed
 
@@ -75,3 +75,42 @@ def test_a_light_tenant_is_on_time_in_ninety_nine_of_a_hundred(bad: dict[str, ob
 def test_in_a_short_run_shares_are_for_the_record() -> None:
     short = list(figures(calm(gold=100, tin=300), WEIGHTS, judged=False))
     assert all(figure.held is None for figure in short)
+
+
+def crowded(**more: object) -> Observed:
+    """Gold and tin have a request waiting all the time, light has not; 60 starts are gold's, and 20 are tin's."""
+    begin, end = CALM.from_s - 1, CALM.to_s + 1
+    entries = [entry(id=name, tenant=name, sent_s=begin, ended_s=end) for name in ("gold", "tin")]
+    jobs = [
+        Job(WORKER, name, CALM.from_s + 1, CALM.from_s + 1, CALM.from_s + 1)
+        for name, count in {"gold": 60, "tin": 20, "light": 30}.items()
+        for _ in range(count)
+    ]
+    return observed(*entries, jobs=jobs, **more)
+
+
+def test_tenants_that_wait_all_the_time_are_compared_with_one_another_alone() -> None:
+    gold, tin = shares_of_waiting(CALM, crowded(), WEIGHTS)
+    assert (gold.tenant, gold.got, gold.fair) == ("gold", 60, 64.0)
+    assert (tin.tenant, tin.got, tin.fair) == ("tin", 20, 16.0)
+    name = "error of a share among tenants that waited all the time, the largest"
+    (figure,) = [each for each in figures(crowded(), WEIGHTS, judged=True) if each.name == name]
+    assert (figure.value, figure.note) == (pytest.approx(0.25), "tin in calm 1: 20 of 16.0")
+
+
+def test_a_tenant_that_had_nothing_waiting_for_a_second_is_not_compared() -> None:
+    run = crowded()
+    first, second = CALM.from_s + 9, CALM.from_s + 10
+    gold, _ = run.entries
+    run.entries = [
+        gold,
+        entry(id="b", tenant="tin", sent_s=CALM.from_s - 1, ended_s=first),
+        entry(id="c", tenant="tin", sent_s=second, ended_s=CALM.to_s + 1),
+    ]
+    assert [(share.tenant, share.error) for share in shares_of_waiting(CALM, run, WEIGHTS)] == [("gold", 0.0)]
+
+
+def test_a_request_that_a_worker_has_does_not_wait() -> None:
+    run = crowded()
+    run.workers[0].jobs.append(Job(WORKER, "tin", CALM.from_s - 1, CALM.from_s - 1, CALM.to_s + 1))
+    assert [share.tenant for share in shares_of_waiting(CALM, run, WEIGHTS)] == ["gold"]
