@@ -5,7 +5,7 @@ and the others divide the rest. What is counted are starts at workers, in reques
 
 A queue owes nothing to a tenant that has nothing in it, and one that asks for more than its share may be without a
 waiting request for moments: arrivals come in clusters, and admission rejects what it predicts to be late. So the error
-has two parts. That among tenants with a request waiting all the time is the scheduler's own; it is on the record.
+is judged twice: of all tenants, and among those with a request waiting all the time, which is the scheduler's own part.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def figures(observed: Observed, weights: Mapping[str, float], *, judged: bool) -
         for share in shares_of_waiting(stretch, observed, weights)
     ]
     of_waiting, which = max(waiting, default=(nan, ""))
-    yield Figure("error of a share among tenants that waited all the time, the largest", of_waiting, "%", note=which)
+    name = "error of a share among tenants that waited all the time, the largest"
+    yield at_most(name, of_waiting, MAX_ERROR, "%", which) if judged else Figure(name, of_waiting, "%", note=which)
     light = light_of(observed)
     on_time = sum(entry.verdict is Verdict.RIGHT and entry.ended_s - entry.sent_s <= DEADLINE_S for entry in light)
     part = on_time / len(light) if light else nan
