@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate pictures test test-real oracles check bench play matrix integrity rolling failover soak siege world load load-report docs diagrams fast fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate pictures test test-real oracles check bench play matrix integrity rolling failover many soak siege world load load-report docs diagrams fast fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -118,6 +118,9 @@ rolling: $(VENV)/.run ## restart two routers in turn behind HAProxy, 50 times un
 
 failover: $(VENV)/.run ## kill three routers in turn behind HAProxy, 12 times under 200 streams (two minutes): what is hit?
 	@exec $(BIN)/python -m loadtests.runs.failover $(ARGS)
+
+many: $(VENV)/.run ## four routers, four workers, a store in network namespaces, 60 faults (root, eight minutes): does all hold?
+	@exec $(BIN)/python -m loadtests.runs.many $(ARGS)
 
 soak: MINUTES ?= 10
 soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60

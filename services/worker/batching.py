@@ -148,6 +148,7 @@ class EngineLoop:
         job.ticket.hold(partial(self._forget, job, timer))
         taken = self._scheduler.offer(self._waiting(job), self.running)
         assert taken, f"there was a place for {job.id}, and is none: {self!r}"
+        self._log.debug("job queued", id=job.id, tenant=request.tenant, router=loan.router)
         self._woken.set()
         return job
 
@@ -242,6 +243,7 @@ class EngineLoop:
             self._reserved_tokens += job.sequence.reserved_tokens
             job.ticket.hold(partial(self._release_slot, job.sequence))
             assert self.running <= self._scheduler.slots, f"{job.id} has no slot: {self!r}"
+            self._log.debug("job started", id=job.id, running=self.running)
             self._metrics.queue_delay_seconds.observe(now - job.arrived_at)
             self._metrics.prompt_tokens.inc(job.sequence.prompt_tokens)
         for job in jobs:
@@ -253,6 +255,7 @@ class EngineLoop:
         self._scheduler.discard(job.id)
         if job.started_at is None:
             self.executor.drop(job.sequence)  # prepared, but never admitted
+        self._log.debug("job ended", id=job.id)
 
     def _release_slot(self, sequence: Sequence) -> None:
         del self._running[sequence]

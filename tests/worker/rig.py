@@ -61,9 +61,10 @@ async def turning(
     batching: Batching = Batching.CONTINUOUS,
     buffer_tokens: int = 64,
     executor: EngineExecutor | None = None,
+    log: Log | None = None,
 ) -> AsyncIterator[EngineLoop]:
     scheduler: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=queue_size, window_s=0.05)
-    log = Log("worker", stream=io.BytesIO())
+    log = log or Log("worker", stream=io.BytesIO())
     loop = EngineLoop(
         executor or LocalExecutor(CountingEngine(slots)), scheduler,
         metrics=WorkerMetrics(CollectorRegistry()), log=log,

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
-from typing import Any
 
 from loadtests.cluster.making import CLIENTS, Shape
 from loadtests.cluster.processes import StandError, get
@@ -25,6 +23,7 @@ from loadtests.faults.evil.row import BOTH
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
 from loadtests.report.progress import SAY_EVERY_S, Say
+from loadtests.runs.beside import beside
 from loadtests.runs.integrity import logs, schedule
 from loadtests.runs.integrity.checker import AFTERMATH_S, UNWRITTEN_S, Checked, Checker, Entry, Worked, by_id
 from loadtests.runs.integrity.injection import FaultInjector
@@ -115,7 +114,7 @@ async def play(part: Part, say: Say) -> Done:
         )
         for server in made.evil:
             server.process.start()
-        async with _beside(still.beat(), _progress(say, part, asking, injector)):
+        async with beside(still.beat(), _progress(say, part, asking, injector)):
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(asking.run())
                 group.create_task(injector.run())
@@ -176,20 +175,6 @@ def _message(what: str, entry: Entry | None, asking: Asking, injector: FaultInje
         f"{what}: {seen.id}, sent {way}: {seen.verdict}, status {seen.status}, after {seen.end_s - seen.sent_s:.3f} s; "
         f"meanwhile: {'; '.join(overlapping) or 'nothing'} {body}"
     )
-
-
-@asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs coroutines beside the body. Their errors are raised at its end."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for ended in await asyncio.gather(*tasks, return_exceptions=True):
-            if ended is not None and not isinstance(ended, asyncio.CancelledError):
-                raise ended
 
 
 async def _progress(say: Say, part: Part, asking: Asking, injector: FaultInjector) -> None:
