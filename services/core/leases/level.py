@@ -11,8 +11,8 @@ lately. So a tenant that two routers serve has one tag, and neither
 router is behind the other for it; and no tenant saves anything up while it asks for less than it could get. A router
 that is more than two quanta ahead of V has used slots that others should have had.
 
-Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still while
-the others' are paid.
+Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still
+while the others' are paid.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Moving:
 
 
 class _Tag(_Moving):
-    """The tag of one tenant. It grows by what other routers serve, in token-equivalents, and by what is charged here."""
+    """A tenant's tag. It grows by what other routers serve, and by what is charged here, in token-equivalents."""
 
     __slots__ = ("charged",)
 
@@ -90,7 +90,7 @@ class PoolLevel:
         self._tags: dict[Flow, _Tag] = {}
 
     def wants(self, now: float, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
-        """What waits in each class and could start. `retries`, by class, wait beside the rings, and before all others."""
+        """What waits in each class and could start. `retries`, by class, wait beside the rings, before all others."""
         found: list[Want] = []
         for node in self._pool.nodes.values():
             backlog, first = node.flows.backlog, retries.get(node.name, 0)

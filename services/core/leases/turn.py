@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from services.core.leases.messages import Want
 
-
 LIGHT_QUANTA = 8.0
+"""How far a router with requests of light tenants may be ahead of the lowest level, and still be first."""
 
 
 class Claim(NamedTuple):
