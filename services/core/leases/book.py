@@ -249,14 +249,13 @@ class LeaseBook:
 
     def disconnect(self, now: float, router: str, epoch: int) -> Grants:
         """The stream of this epoch ended: its lease is void, and what runs for it stays counted until it ends."""
+        self._ended[router] = max(epoch, self._ended.pop(router, -1))
+        if len(self._ended) > MAX_ROUTERS:
+            del self._ended[next(iter(self._ended))]
         lease = self._leases.get(router)
         if lease is None or lease.epoch != epoch:
             return {}
         self._end_lease(lease)
-        self._ended.pop(router, None)
-        self._ended[router] = epoch
-        if len(self._ended) > MAX_ROUTERS:
-            del self._ended[next(iter(self._ended))]
         return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def resize(self, now: float, slots: int) -> Grants:

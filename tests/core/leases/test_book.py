@@ -97,6 +97,32 @@ def test_a_stream_that_ends_frees_the_slots_at_once() -> None:
     assert worker.book.disconnect(0.0, "a", 7) == {}
 
 
+def test_an_ask_that_arrives_after_the_end_of_its_stream_lends_nothing() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    late = ask("a", want(1))
+    worker.book.disconnect(0.0, "a", 1)
+    assert worker.book.receive(0.0, late)["a"].may == 0
+    assert worker.book.promised == 0
+    worker.asks(0.0, "a", want(1), epoch=2)
+    assert worker.may("a") == 1
+
+
+def test_an_ask_that_arrives_after_its_lease_and_its_stream_lends_nothing() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.book.lapse(9.0)
+    worker.book.disconnect(9.0, "a", 1)
+    assert worker.book.receive(9.0, ask("a", want(1)))["a"].may == 0
+
+
+def test_ends_of_streams_are_remembered_for_as_many_routers_as_there_can_be() -> None:
+    worker = Worker(1)
+    for n in range(MAX_ROUTERS + 5):
+        worker.book.disconnect(0.0, f"r{n}", 1)
+    assert len(worker.book._ended) == MAX_ROUTERS
+
+
 def test_a_request_beyond_its_lease_starts_only_in_a_slot_that_nobody_was_promised() -> None:
     worker = Worker(2)
     worker.asks(0.0, "a", want(1))
