@@ -48,9 +48,9 @@ SECONDS = 5
 SAMPLES_A_SECOND = 500
 KINDS = ("answers", "refusals", "streams")
 ABOUT = """\
-The router is saturated on one core by the loads of [bench.md](bench.md) while py-spy samples its event loop. A system
-call counts for the line that makes it. The event loop's own share holds what libuv does without Python: polling,
-reading, timers.
+The router, not compiled, is saturated on one core by the loads of [bench.md](bench.md) while py-spy samples its event
+loop; it does not see compiled code, which [instructions.md](instructions.md) counts. A system call counts for the line
+that makes it. The event loop's own share holds what libuv does without Python: polling, reading, timers.
 """
 
 
@@ -78,7 +78,7 @@ async def measure(say: Say) -> Result:
     shares = {}
     for kind in KINDS:
         say(kind)
-        async with standing(FULL if kind == "refusals" else {}) as router:
+        async with standing({**(FULL if kind == "refusals" else {}), "WEIR_CODE": "python"}) as router:
             shares[kind] = summed(await _sampled(router, kind))
     return result(shares)
 
