@@ -30,21 +30,25 @@ _Settings = isolated(DeskSettings)
 class Server:
     """An OpenAI-compatible server that takes whatever comes, and counts what runs at once."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, model: str = "m") -> None:
         self.slots = slots
         self.running = self.highest = self.begun = 0
         self.service_s = SERVICE_S
-        self.worker = EvilWorker("openai", lambda talk: self.serve, model="m")
+        self.worker = EvilWorker("openai", lambda talk: self.serve, model=model)
 
     async def serve(self, talk: Talk) -> None:
         self.running += 1
         self.begun += 1
         self.highest = max(self.highest, self.running)
         try:
-            await asyncio.sleep(self.service_s)
+            answer = await self.answer(talk)
         finally:
             self.running -= 1
-        await talk.send(talk.answered())
+        await talk.send(answer)
+
+    async def answer(self, talk: Talk) -> bytes:
+        await asyncio.sleep(self.service_s)
+        return talk.answered()
 
 
 class Desked:

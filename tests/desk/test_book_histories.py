@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tests.desk.history import History
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), slots=st.integers(1, 6))
 def test_no_more_requests_are_at_the_server_than_its_slots(seed: int, slots: int) -> None:
     """With routers that are killed, lose their host, or are cut off from the desk; every message may be lost."""
     plays(History(seed, slots=slots), restarts=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), slots=st.integers(1, 6))
 def test_nor_when_the_desk_is_restarted_while_all_routers_reach_it(seed: int, slots: int) -> None:
     plays(History(seed, slots=slots), restarts=True)
