@@ -31,19 +31,19 @@ class DeskBook:
     `epoch`: when the desk started, in milliseconds since 1970. Raises ValueError for negative slots.
     """
 
-    __slots__ = ("_book", "_held_until", "_hold_s", "_left", "_lends_from", "_open")
+    __slots__ = ("_book", "_granting_from", "_held_until", "_hold_s", "_left", "_open")
 
     def __init__(self, epoch: int, slots: int, hold_s: float) -> None:
         self._book = LeaseBook(epoch, slots)
         self._hold_s = hold_s
-        self._lends_from = inf
+        self._granting_from = inf
         self._open: dict[str, tuple[int, int]] = {}  # by router: the epoch of its stream, the number of its last count
         self._left: dict[str, dict[int, int]] = {}  # by router and epoch: requests that no lease covers, counted
         self._held_until: dict[str, float] = {}  # by router that is gone: until when its requests are counted
 
     def begin(self, now: float) -> None:
         """The desk has started."""
-        self._lends_from = now + LEARN_S
+        self._granting_from = now + LEARN_S
 
     @property
     def slots(self) -> int:
@@ -88,7 +88,7 @@ class DeskBook:
             self._open[router] = epoch, number
             self._held_until.pop(router, None)
             grants |= self._count(now, router, epoch, in_flight)
-        if now < self._lends_from:
+        if now < self._granting_from:
             ask = ask._replace(wants=())
         grants |= self._book.receive(now, ask)
         return grants | self._cover(now, router)

@@ -42,7 +42,7 @@ LEASE_EXAMPLES = (
 _encode = msgspec.json.Encoder().encode
 
 
-class Lends(Protocol):
+class Lender(Protocol):
     """Answers asks, and has the streams of grants (`GrantStreams`)."""
 
     def answer(self, sent: LeaseAsk) -> LeaseGrant: ...
@@ -59,7 +59,7 @@ class LeaseTarget(msgspec.Struct, frozen=True):
     epoch: Number
 
 
-def add_lease_routes(api: FastAPI, lends: Lends, prefix: str = "") -> None:
+def add_lease_routes(api: FastAPI, lending: Lender, prefix: str = "") -> None:
     """Add the two routes, below `prefix`."""
     granted = describe(
         "What one of several routers may use here.",
@@ -76,22 +76,22 @@ def add_lease_routes(api: FastAPI, lends: Lends, prefix: str = "") -> None:
     answers[200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
     answers[409] = {**answers[400], "description": "older_epoch"}
     ask, stream = f"{prefix}/lease", f"{prefix}/lease/{{router}}"
-    routes = {("POST", ask): partial(_lease, lends), ("GET", stream): partial(_grants, lends)}
+    routes = {("POST", ask): partial(_lease, lending), ("GET", stream): partial(_grants, lending)}
     add_native(api, routes, {ask: granted, stream: pushed})
 
 
-async def _lease(lends: Lends, exchange: Exchange) -> None:
+async def _lease(lending: Lender, exchange: Exchange) -> None:
     """POST /lease: what the router may use now."""
-    await exchange.reply(200, _encode(lends.answer(decode(exchange.body, LeaseAsk))))
+    await exchange.reply(200, _encode(lending.answer(decode(exchange.body, LeaseAsk))))
 
 
-async def _grants(lends: Lends, exchange: Exchange) -> None:
+async def _grants(lending: Lender, exchange: Exchange) -> None:
     """GET /lease/{router}: each grant that is pushed to this router, the newest if the router reads slowly. The lease
     ends with the stream.
     """
     target = _target(exchange)
-    stream = lends.open(target.router, target.epoch)
-    exchange.on_gone(partial(lends.close, stream))
+    stream = lending.open(target.router, target.epoch)
+    exchange.on_gone(partial(lending.close, stream))
     try:
         await exchange.start(200, NDJSON)
         await exchange.write(b"")  # the head, at once
@@ -100,7 +100,7 @@ async def _grants(lends: Lends, exchange: Exchange) -> None:
             await exchange.write(_encode(wire_grant(stream.take())) + b"\n")
         await exchange.end()
     finally:
-        lends.close(stream)
+        lending.close(stream)
 
 
 def _target(exchange: Exchange) -> LeaseTarget:
