@@ -12,6 +12,7 @@ from itertools import count
 from random import Random
 
 from services.core.leases.borrower import Asks, Borrower
+from services.core.leases.holding import Holding
 from services.core.leases.messages import Ask, Grant, Want
 from services.core.leases.times import MIN_TTL_S
 from services.desk.book import LEARN_S, DeskBook
@@ -44,7 +45,7 @@ class Router:
         self.tick()
 
     @property
-    def holding(self):
+    def holding(self) -> Holding:
         return self.borrower.holdings["s"]
 
     # ---- the link
