@@ -42,7 +42,7 @@ LEASE_EXAMPLES = (
 _encode = msgspec.json.Encoder().encode
 
 
-class Lender(Protocol):
+class Grantor(Protocol):
     """Answers asks, and has the streams of grants (`GrantStreams`)."""
 
     def answer(self, sent: LeaseAsk) -> LeaseGrant: ...
@@ -59,7 +59,7 @@ class LeaseTarget(msgspec.Struct, frozen=True):
     epoch: Number
 
 
-def add_lease_routes(api: FastAPI, lending: Lender, prefix: str = "") -> None:
+def add_lease_routes(api: FastAPI, lending: Grantor, prefix: str = "") -> None:
     """Add the two routes, below `prefix`."""
     granted = describe(
         "What one of several routers may use here.",
@@ -80,12 +80,12 @@ def add_lease_routes(api: FastAPI, lending: Lender, prefix: str = "") -> None:
     add_native(api, routes, {ask: granted, stream: pushed})
 
 
-async def _lease(lending: Lender, exchange: Exchange) -> None:
+async def _lease(lending: Grantor, exchange: Exchange) -> None:
     """POST /lease: what the router may use now."""
     await exchange.reply(200, _encode(lending.answer(decode(exchange.body, LeaseAsk))))
 
 
-async def _grants(lending: Lender, exchange: Exchange) -> None:
+async def _grants(lending: Grantor, exchange: Exchange) -> None:
     """GET /lease/{router}: each grant that is pushed to this router, the newest if the router reads slowly. The lease
     ends with the stream.
     """
