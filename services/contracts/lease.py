@@ -1,4 +1,4 @@
-"""Router -> worker, where several routers share a pool: `POST /lease` and `GET /lease/{router}`.
+"""Router -> worker or desk, where several routers share a pool: `POST /lease` and `GET /lease/{router}`.
 
 `POST /lease` takes an ask and answers with a grant. `GET /lease/{router}?epoch=...` answers 200 with grants as lines of
 JSON (`application/x-ndjson`), one whenever a slot is lent or recalled; its end is the end of the lease. An ask also
@@ -39,7 +39,10 @@ class LeaseWant(msgspec.Struct, frozen=True):
 
 
 class LeaseAsk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`ack`: the stamp of the last grant that it received. `keep`: it gives back what it has above this."""
+    """`ack`: the stamp of the last grant that it received. `keep`: it gives back what it has above this. `count`, for a
+    desk, which sees no requests: the number of this message on its stream, and the router's requests in flight at the
+    server.
+    """
 
     router: RouterName
     stamp: Stamp
@@ -48,6 +51,7 @@ class LeaseAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     wants: Annotated[list[LeaseWant], Meta(max_length=MAX_WANTS)] = []
     quantum: Annotated[float, Meta(ge=0, le=1e18)] = 0.0
     ttl_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
+    count: tuple[Number, Slots] | None = None
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, omit_defaults=True):

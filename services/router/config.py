@@ -125,7 +125,7 @@ class RouterSettings(ServiceSettings):
         if self.tenant_queue_size > self.max_queue_size:
             yield "TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE"
         yield from self._faults_of_several()
-        looks: list[Callable[[], object]] = [self._shared_workers, self._exposure, lambda: self.policies]
+        looks: list[Callable[[], object]] = [self.worker_specs, self._exposure, lambda: self.policies]
         yield from (str(fault) for look in looks if (fault := self._fault_of(look)))
         yield from self.inner_faults("METRICS_HOST")
 
@@ -167,13 +167,6 @@ class RouterSettings(ServiceSettings):
             raise ValueError(f"a token has at least {MIN_TOKEN_CHARS} characters")
         return token
 
-    def _shared_workers(self) -> None:
-        """Raises ValueError for a faulty worker list, or one that several routers cannot share."""
-        urls = [spec.url for spec in self.worker_specs() if spec.kind == "weir"]
-        twice = sorted({url for url in urls if urls.count(url) > 1})
-        if self.several_routers and twice:
-            raise ValueError(f"EXCHANGE_URL: a worker lends to a router once, and is listed twice: {', '.join(twice)}")
-
     def _exposure(self) -> None:
         """Raises ValueError for a faulty tenants file, or if this address must not be used with it."""
         listed = None if self.tenants_file is None else tenantsfile.read(self.tenants_file, self.max_deadline_ms)
@@ -200,5 +193,23 @@ class RouterSettings(ServiceSettings):
     def worker_specs(self) -> list[WorkerSpec]:
         """The workers of WORKERS_FILE, or of WORKERS. Raises ValueError listing every fault."""
         if self.workers_file is None:
-            return workersfile.from_urls(self.workers)
-        return workersfile.read(self.workers_file)
+            specs = workersfile.from_urls(self.workers)
+        else:
+            specs = workersfile.read(self.workers_file)
+        faults = "\n  ".join(self._faults_of_sharing(specs))
+        if faults:
+            raise ValueError(faults)
+        return specs
+
+    def _faults_of_sharing(self, specs: list[WorkerSpec]) -> Iterator[str]:
+        """What keeps several routers from sharing these workers, or one router from using a desk."""
+        lenders = [spec.desk or spec.url for spec in specs if spec.desk is not None or spec.kind == "weir"]
+        twice = sorted({url for url in lenders if lenders.count(url) > 1})
+        if self.several_routers and twice:
+            yield f"EXCHANGE_URL: a worker lends to a router once, and is listed twice: {', '.join(twice)}"
+        desks = [spec.name for spec in specs if spec.desk is not None]
+        if desks and not self.several_routers:
+            yield (
+                f"WORKERS_FILE: `desk` of {', '.join(desks)}: a desk lends to several routers. Set EXCHANGE_URL, or "
+                "give `slots` instead"
+            )

@@ -6,10 +6,10 @@ from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant
 from services.core.leases.messages import Ask, Grant, Want
 
 
-def wire_ask(ask: Ask) -> LeaseAsk:
-    """As it is sent."""
+def wire_ask(ask: Ask, count: tuple[int, int] | None = None) -> LeaseAsk:
+    """As it is sent. `count`: for a desk (`LeaseAsk`)."""
     wants = [LeaseWant(*want) for want in ask.wants]
-    return LeaseAsk(ask.router, ask.stamp, ask.ack, ask.keep, wants, ask.quantum, ask.ttl_s * 1000.0)
+    return LeaseAsk(ask.router, ask.stamp, ask.ack, ask.keep, wants, ask.quantum, ask.ttl_s * 1000.0, count)
 
 
 def ask_of(sent: LeaseAsk) -> Ask:

@@ -26,15 +26,15 @@ from services.contracts.generate import (
     Token,
     WorkerStatus,
 )
-from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant, Number, RouterName
+from services.contracts.lease import LeaseGrant
 from services.core.outcome import Outcome
-from services.runtime.api import Call, add_native, describe, json_answer, native
+from services.runtime.api import Call, describe, json_answer, native
 from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
 from services.runtime.health import Readiness
 from services.runtime.http import Exchange
+from services.runtime.leaseroutes import LEASE_EXAMPLES, add_lease_routes
 from services.runtime.leasewire import wire_grant
-from services.runtime.query import parameters
-from services.runtime.strictjson import LONG, convert, decode
+from services.runtime.strictjson import LONG, decode
 from services.worker.batching import EngineLoop
 from services.worker.engines.faults import Faults
 from services.worker.job import Job
@@ -43,22 +43,12 @@ from services.worker.spans import steps
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
-LEASE = "/lease"
-"""Each router calls it some times a second."""
 EXAMPLES = (
     GenerateRequest(id="r-1", tenant="acme", deadline_ms=2000.0, max_tokens=64, prompt="Why is the sky blue?"),
     InferRequest(prompt="Why is the sky blue?", max_tokens=64),
     InferReply("Because air scatters blue light most.", 8, 2, 412.5),
     CancelReply("r-1", True),
-    LeaseAsk(
-        router="router-0",
-        stamp=(1795700000000, 41),
-        ack=(1795700000000, 12),
-        wants=[LeaseWant("default", 2, 0, 310.0, 310.0)],
-        quantum=256.0,
-        ttl_ms=750.0,
-    ),
-    LeaseGrant(stamp=(1795700000000, 13), echo=(1795700000000, 41), may=3, ttl_ms=750.0, slots=8),
+    *LEASE_EXAMPLES,
     WorkerStatus(
         name="worker-0",
         engine="simulated",
@@ -78,14 +68,6 @@ EXAMPLES = (
 GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # sent in place of the last event when the garbage fault applies
 MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128
-MAX_EPOCH_DIGITS = 16
-EPOCH = {
-    "name": "epoch",
-    "in": "query",
-    "required": True,
-    "description": "Of the router's asks: when its process started, in milliseconds since 1970.",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
-}
 
 
 class WorkerApi:
@@ -123,26 +105,7 @@ class WorkerApi:
         api.add_api_route("/cancel/{id}", self.cancel, methods=["POST"], **cancelled)
         shown = describe("Capacity and speed of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
         api.add_api_route("/status", self.status, methods=["GET"], **shown)
-        self._add_leases(api)
-
-    def _add_leases(self, api: FastAPI) -> None:
-        """`/lease` and `/lease/{router}`, which the routers call where several share a pool."""
-        granted = describe(
-            "What one of several routers may use here.",
-            request=LeaseAsk,
-            reply=LeaseGrant,
-            refusals=(Outcome.BAD_INPUT,),
-        )
-        pushed = describe(
-            "Grants for one router as newline-delimited JSON, for as long as its lease lasts.",
-            refusals=(Outcome.BAD_INPUT, Outcome.NO_CAPACITY, Outcome.DRAINING),
-            parameters=[EPOCH],
-        )
-        answers = pushed["responses"]
-        answers[200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
-        answers[409] = {**answers[400], "description": "older_epoch"}
-        routes = {("POST", LEASE): self.lease, ("GET", "/lease/{router}"): self.grants}
-        add_native(api, routes, {LEASE: granted, "/lease/{router}": pushed})
+        add_lease_routes(api, self._loop.lending)
 
     def ready(self) -> Readiness:
         """Ready while the engine loop runs. A full worker is ready: it rejects at once with `yield`."""
@@ -192,29 +155,6 @@ class WorkerApi:
         )  # fmt: skip
         return json_answer(reply)
 
-    async def lease(self, exchange: Exchange) -> None:
-        """POST /lease: what the router may use now."""
-        sent = decode(exchange.body, LeaseAsk)
-        await exchange.reply(200, self._encode(self._loop.lending.answer(sent)))
-
-    async def grants(self, exchange: Exchange) -> None:
-        """GET /lease/{router}: each grant that is pushed to this router, the newest if the router reads slowly. The
-        lease ends with the stream.
-        """
-        lending = self._loop.lending
-        target = _lease_target(exchange)
-        stream = lending.open(target.router, target.epoch)
-        exchange.on_gone(partial(lending.close, stream))
-        try:
-            await exchange.start(200, NDJSON)
-            await exchange.write(b"")  # the head, at once
-            while await stream.is_offered():
-                await exchange.write(b"")  # waits until the router has read what was written
-                await exchange.write(self._encode(wire_grant(stream.take())) + b"\n")
-            await exchange.end()
-        finally:
-            lending.close(stream)
-
     async def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
         """Read a request and submit it. A request rejected here never becomes a job, so it is counted here."""
         try:
@@ -260,21 +200,6 @@ class WorkerApi:
         whole = msgspec.structs.replace(done, text=text, lease=_grant_of(job))
         line = GARBAGE if self._faults.garbage_now() else self._encode(whole)
         await exchange.reply(200, line + b"\n", content_type=NDJSON)
-
-
-class LeaseTarget(msgspec.Struct, frozen=True):
-    """The path and query of `GET /lease/{router}`."""
-
-    router: RouterName
-    epoch: Number
-
-
-def _lease_target(exchange: Exchange) -> LeaseTarget:
-    """Raises BadInput that names the field."""
-    text = parameters(exchange.query, ("epoch",)).get("epoch", "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_EPOCH_DIGITS):
-        raise BadInput("epoch: must be a whole number, in milliseconds since 1970", "epoch")
-    return convert({"router": exchange.tail, "epoch": int(text)}, LeaseTarget)
 
 
 def _read_generate(body: bytes) -> GenerateRequest:

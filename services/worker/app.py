@@ -12,12 +12,13 @@ from services.runtime.api import new_api
 from services.runtime.drain import Drain
 from services.runtime.health import add_health
 from services.runtime.internal import inner_checks, is_health
+from services.runtime.leaseroutes import LEASE
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 from services.worker import child, engine_wire
-from services.worker.api import EXAMPLES, LEASE, WorkerApi
+from services.worker.api import EXAMPLES, WorkerApi
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine

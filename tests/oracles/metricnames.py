@@ -16,6 +16,8 @@ from prometheus_client.utils import floatToGoString
 
 from loadtests.storm import app as storm
 from loadtests.storm.config import StormSettings
+from services.desk import app as desk
+from services.desk.config import DeskSettings
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
 from services.retrieval import app as retrieval
@@ -36,6 +38,7 @@ BUILT: Mapping[str, Callable[[], Process]] = {
     "router": lambda: router.build(RouterSettings(**BARE)),
     "retrieval": lambda: retrieval.build(RetrievalSettings(**BARE), Path()),
     "worker": lambda: worker.build(WorkerSettings(**BARE)),
+    "desk": lambda: desk.build(DeskSettings(**BARE)),
     "governor": lambda: governor.build(GovernorSettings(**BARE)),
     "storm bench": lambda: storm.build(StormSettings(**BARE)),
 }

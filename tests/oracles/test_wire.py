@@ -15,6 +15,8 @@ from loadtests.cluster.loop import run
 from loadtests.storm import app as storm
 from loadtests.storm.config import StormSettings
 from services.core.outcome import Outcome
+from services.desk import app as desk
+from services.desk.config import DeskSettings
 from services.governor import reply
 from services.retrieval import app as retrieval
 from services.retrieval.config import RetrievalSettings
@@ -83,6 +85,7 @@ def test_every_route_of_every_service_is_asked_in_a_transcript(pinned: str) -> N
         router.build(RouterSettings(**BARE)),
         retrieval.build(RetrievalSettings(**BARE), Path()),
         worker.build(WorkerSettings(**BARE)),
+        desk.build(DeskSettings(**BARE, desk_servers="vllm-a=2")),
         storm.build(StormSettings(**BARE)),
     ]
     operator: Any = served[0].metrics

@@ -126,6 +126,22 @@ def test_several_processes_need_what_they_share_the_workers_through() -> None:
     assert RouterSettings(_env_file=None).router_processes == 1
 
 
+def test_a_desk_needs_several_routers_and_lends_each_server_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = tmp_path / "workers.yaml"
+    listing.write_text(
+        "workers:\n"
+        "  - {name: a, kind: openai, url: 'http://a/v1', desk: 'http://d/x'}\n"
+        "  - {name: b, kind: openai, url: 'http://b/v1', desk: 'http://d/x'}\n"
+    )
+    alone = faults(capsys, workers_file=listing, default_slo_ms=600_000)
+    assert "`desk` of a, b: a desk lends to several routers. Set EXCHANGE_URL, or give `slots` instead" in alone
+    assert "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS" in alone, "all faults are named at once"
+    shared = faults(capsys, workers_file=listing, exchange_url="redis://h")
+    assert "a worker lends to a router once, and is listed twice: http://d/x" in shared
+
+
 def test_several_processes_on_one_port_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.router.config.sys.platform", "darwin")
     with pytest.raises(ValidationError, match="need Linux"):

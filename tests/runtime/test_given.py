@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from loadtests.cluster.loop import SimLoop
+from services.desk import app as desk
+from services.desk.config import DeskSettings
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
 from services.retrieval import app as retrieval
@@ -31,6 +33,7 @@ from tests.virtual import run
 BUILDS: dict[str, Callable[..., Process]] = {
     "router": lambda **client_id: router.build(RouterSettings(_env_file=None), **client_id),
     "governor": lambda **client_id: governor.build(GovernorSettings(_env_file=None), **client_id),
+    "desk": lambda **client_id: desk.build(DeskSettings(_env_file=None), **client_id),
     "worker": lambda **client_id: worker.build(WorkerSettings(_env_file=None), **client_id),
     "retrieval": lambda **client_id: retrieval.build(RetrievalSettings(_env_file=None), Path("no-model"), **client_id),
 }

@@ -10,6 +10,8 @@ import pytest
 
 from loadtests.storm.app import build as storm
 from loadtests.storm.config import StormSettings
+from services.desk.app import build as desk
+from services.desk.config import DeskSettings
 from services.governor.app import build as governor
 from services.governor.config import GovernorSettings
 from services.retrieval.app import build as retrieval
@@ -27,10 +29,11 @@ BUILDS: dict[str, Callable[[dict[str, Any]], Process]] = {
     "router": lambda given: router(RouterSettings(_env_file=None, **given)),
     "retrieval": lambda given: retrieval(RetrievalSettings(_env_file=None, **given), Path("/nowhere")),
     "worker": lambda given: worker(WorkerSettings(_env_file=None, **given)),
+    "desk": lambda given: desk(DeskSettings(_env_file=None, **given)),
     "storm": lambda given: storm(StormSettings(_env_file=None, **given)),
     "governor": lambda given: governor(GovernorSettings(_env_file=None, **given)),
 }
-INNER = [(name, "public") for name in ("retrieval", "worker", "storm")] + [(name, "metrics") for name in BUILDS]
+INNER = [(name, "public") for name in ("retrieval", "worker", "desk", "storm")] + [(name, "metrics") for name in BUILDS]
 
 
 def checks(name: str, listener: str, **given: Any) -> tuple[HeadCheck, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.storm.config import StormSettings
+from services.desk.config import DeskSettings
 from services.governor.config import GovernorSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
@@ -18,7 +19,7 @@ from services.worker.config import WorkerSettings
 from tests.console.rig import FakeWire
 
 TOKEN = "t0ken-of-sixteen-characters"
-LISTENING = {"retrieval": RetrievalSettings, "worker": WorkerSettings, "storm": StormSettings}
+LISTENING = {"retrieval": RetrievalSettings, "worker": WorkerSettings, "desk": DeskSettings, "storm": StormSettings}
 EVERY = {**LISTENING, "router": RouterSettings, "governor": GovernorSettings}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import count
 
 from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant
+from services.runtime.grantstreams import PushedGrants
 from services.worker.batching import EngineLoop
 from services.worker.job import Job
-from services.worker.lending import Lending, PushedGrants
+from services.worker.lending import Lending
 from tests.worker.rig import asking
 
 TTL_MS = 750.0

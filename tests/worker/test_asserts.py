@@ -11,8 +11,8 @@ import pytest
 from services.core.batcher import BatchFormer
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
+from services.runtime.grantstreams import PushedGrants
 from services.worker.engine import Sequence
-from services.worker.lending import PushedGrants
 from services.worker.sequence_table import SequenceTable
 from services.worker.stream import AnswerStream, Dropped
 from tests.virtual import run

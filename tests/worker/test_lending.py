@@ -9,8 +9,9 @@ import pytest
 from services.core.leases.book import MAX_ROUTERS
 from services.core.leases.times import DRIFT, MIN_TTL_S
 from services.runtime.errors import BadInput, Refused
+from services.runtime.grantstreams import EXPIRY_SLACK_S, PushedGrants
 from services.runtime.leasewire import ask_of
-from services.worker.lending import EXPIRY_SLACK_S, Lending, PushedGrants
+from services.worker.lending import Lending
 from tests.worker.leaserig import AskingRouter, may_of
 from tests.worker.rig import in_virtual_time, now
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.runtime.errors import WeirError
+from services.runtime.grantstreams import PushedGrants
 from services.worker.job import Job
-from services.worker.lending import Loan, PushedGrants
+from services.worker.lending import Loan
 from tests.virtual import run
 from tests.worker.leaserig import AskingRouter
 from tests.worker.rig import asking, turning

@@ -106,7 +106,9 @@ class Leasing:
             self._ticker.cancel()
         links, self.links = list(self.links.values()), {}
         await asyncio.gather(
-            *(link.stop() for link in links), *(pool.exchanging.stop() for pool in self.pools.values()), *self._ending
+            *(link.stop(link.farewell()) for link in links),
+            *(pool.exchanging.stop() for pool in self.pools.values()),
+            *self._ending,
         )
         with suppress(StoreFault):
             await self._stores.close()
@@ -133,8 +135,9 @@ class Leasing:
     def _leave(self, worker: Worker) -> None:
         link = self.links.pop(worker)
         del self._by_name[link.lease.name]
+        last = link.farewell()
         link.leases.borrower.leave(_now(), link.lease.name)
-        ending = asyncio.get_running_loop().create_task(link.stop(), name="lease-end")
+        ending = asyncio.get_running_loop().create_task(link.stop(last), name="lease-end")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 

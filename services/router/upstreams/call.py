@@ -152,13 +152,16 @@ class GrantStream(Protocol):
 
 
 class Lender(Protocol):
-    """An upstream that lends its slots."""
+    """What lends slots: the worker itself, or the desk of a server that cannot."""
 
     async def lease(self, ask: LeaseAsk) -> LeaseGrant:
         """Ask for slots, or give some back. Raises UpstreamError."""
 
     async def grants(self, router: str, epoch: int) -> GrantStream:
         """Open the stream of grants to this router. Raises UpstreamError."""
+
+    def close(self) -> None:
+        """Close idle connections now, and those in use when their replies end."""
 
 
 class Probe(msgspec.Struct, frozen=True):

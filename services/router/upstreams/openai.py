@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
+from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.router.parsing.fields import MINIMUMS, Servers, judge
 from services.router.parsing.parsed import Format, ParsedRequest, Special
-from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
+from services.router.upstreams.call import MAX_MODELS, Attempt, Call, GrantStream, Lender, Probe, Whole, WorkerFailed
 from services.router.upstreams.enginereports import EngineReports
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of, text_of, vectors_of
 from services.router.upstreams.openaistream import OpenAIStream
@@ -43,12 +44,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OpenAIUpstream:
-    """One OpenAI-compatible server. The pool's URL is the API's root, usually ending in `/v1`."""
+    """One OpenAI-compatible server. The pool's URL is the API's root, usually ending in `/v1`.
+
+    `desk` lends its slots, where several routers share them.
+    """
 
     def __init__(
         self, pool: Pool, models: tuple[str, ...], api_key: str | None, *,
         allow: frozenset[str] = frozenset(), salted: bool = False, reports: EngineReports | None = None,
+        desk: Lender | None = None,
     ) -> None:  # fmt: skip
+        self._desk = desk
         self._servers = Servers(allow=allow)
         self._salted = salted
         self._reports = reports
@@ -138,6 +144,14 @@ class OpenAIUpstream:
         with reply:
             return reply.status, await reply.read(MAX_ANSWER_BYTES)
 
+    async def lease(self, ask: LeaseAsk) -> LeaseGrant:
+        assert self._desk is not None, "a server without a desk was asked for slots"
+        return await self._desk.lease(ask)
+
+    async def grants(self, router: str, epoch: int) -> GrantStream:
+        assert self._desk is not None, "a server without a desk was asked for slots"
+        return await self._desk.grants(router, epoch)
+
     def give_up(self, why: str) -> None:
         self._pool.fail_unanswered(why)
 
@@ -145,6 +159,8 @@ class OpenAIUpstream:
         self._pool.retire()
         if self._reports is not None:
             self._reports.close()
+        if self._desk is not None:
+            self._desk.close()
 
 
 async def _special_whole(reply: Reply, format: Format, special: Special) -> Whole:

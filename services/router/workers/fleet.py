@@ -208,14 +208,14 @@ class Fleet:
     def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
         """Replace the worker list.
 
-        A worker at the same address keeps its requests and all that was learned, under its new entry. One that is gone,
-        or has moved, gets nothing new, finishes its requests and is closed.
+        A worker at the same address, and with the same desk, keeps its requests and all that was learned, under its new
+        entry. One that is gone, or has moved, gets nothing new, finishes its requests and is closed.
         """
         before = {worker.name: worker for worker in self.workers}
         workers = []
         for spec in specs:
             old = before.get(spec.name)
-            if old is not None and (old.url, old.kind) == (spec.url, spec.kind):
+            if old is not None and (old.url, old.kind, old.spec.desk) == (spec.url, spec.kind, spec.desk):
                 del before[spec.name]
                 workers.append(_kept(old, spec, connect))
             else:

@@ -83,6 +83,8 @@ class LeasedFleet(Fleet):
         lease = worker.lease
         if lease is not None:
             worker.slots = lease.holding.may(self._clock())
+            if lease.is_of_desk:
+                worker.announced_slots = lease.holding.slots
             if worker.slots:
                 self._lapses_at = min(self._lapses_at, lease.holding.lapses_at)
             self._counted(worker)

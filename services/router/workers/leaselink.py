@@ -15,7 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from services.contracts.lease import LeaseGrant
+from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.core.leases.messages import Ask
 from services.core.leases.poolleases import PoolLeases
 from services.core.leases.times import MIN_TTL_S
@@ -41,14 +41,17 @@ class LeaseLink:
     ) -> None:
         self.worker = worker
         self.leases = leases
-        self.lease = worker.lease = WorkerLease(worker.lease_name, leases, self.send)
+        self.lease = worker.lease = WorkerLease(
+            worker.lease_name, leases, self.send, is_of_desk=worker.spec.desk is not None
+        )
         self.has_tried = asyncio.Event()
-        """Set once the stream was opened, or could not be."""
+        """Set once the stream was opened (by a desk, once it has answered), or could not be."""
         self.last_grant: LeaseGrant | None = None
         self._changed = changed
         self._log = log
         self._rng = rng
         self._pending: Ask | None = None
+        self._counts = 0
         self._is_pending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._limit: asyncio.Timeout | None = None
@@ -61,9 +64,17 @@ class LeaseLink:
             loop.create_task(self._send_all(), name="lease-asks"),
         ]
 
-    async def stop(self) -> None:
-        """End the stream, and the lease with it."""
+    def farewell(self) -> Ask | None:
+        """A last ask, for `stop`: to a desk, which would hold the slots of a router that left without a word."""
+        if self.lease.is_up and self.lease.is_of_desk:
+            return self.lease.ask_alone(asyncio.get_running_loop().time(), keep=self.lease.holding.uses)
+        return None
+
+    async def stop(self, last: Ask | None = None) -> None:
+        """End the stream, and the lease with it. `last`: an ask to send before."""
         tasks, self._tasks = self._tasks, []
+        if last is not None:
+            await self._send(last)
         self.lease.is_up = False
         for task in tasks:
             task.cancel()
@@ -90,7 +101,7 @@ class LeaseLink:
     async def _send(self, ask: Ask) -> None:
         try:
             async with asyncio.timeout(max(MIN_TTL_S, ask.ttl_s)):
-                grant = await self._lender.lease(wire_ask(ask))
+                grant = await self._lender.lease(self._message(ask))
         except (UpstreamError, TimeoutError) as error:
             self._lose(error)
         except Exception as error:  # a fault here must not end the leases for good
@@ -98,6 +109,15 @@ class LeaseLink:
             self._lose(error)
         else:
             self._receive(grant)
+
+    def _message(self, ask: Ask) -> LeaseAsk:
+        """The ask as it is sent. A desk counts by what it is told, as of now: an end since the ask was made has made a
+        newer one.
+        """
+        if not self.lease.is_of_desk:
+            return wire_ask(ask)
+        self._counts += 1
+        return wire_ask(ask, (self._counts, self.lease.holding.uses))
 
     def _lose(self, error: Exception) -> None:
         """The worker does not answer: end the stream."""
@@ -133,7 +153,10 @@ class LeaseLink:
             stream = await self._lender.grants(self.leases.borrower.router, self.lease.holding.epoch)
         try:
             self.lease.is_up = True
-            self.has_tried.set()
+            if self.lease.is_of_desk:  # says how many slots there are, and is told what is in flight
+                self.send(self.lease.ask_alone(asyncio.get_running_loop().time()))
+            else:
+                self.has_tried.set()
             self._follow_change()
             async with asyncio.timeout(None) as self._limit:
                 while (grant := await stream.next()) is not None:
@@ -143,6 +166,7 @@ class LeaseLink:
 
     def _receive(self, grant: LeaseGrant) -> None:
         self.last_grant = grant
+        self.has_tried.set()
         if self.lease.receive(asyncio.get_running_loop().time(), grant_of(grant)):
             self._follow_change()
 

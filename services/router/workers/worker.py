@@ -148,7 +148,7 @@ class Worker:
     @property
     def lease_name(self) -> str:
         """Tells its lease from all others, also from that of a worker of the same name at another address."""
-        return f"{self.name} {self.spec.url}"
+        return f"{self.name} {self.spec.url} {self.spec.desk or ''}".rstrip()
 
     @property
     def own_slots(self) -> int:
@@ -178,7 +178,8 @@ class Worker:
     def learn(self, seen: Probe) -> bool:
         """Apply its reported state where the list has no value; returns whether anything changed."""
         before = (self.slots, self.announced_slots, self.models, self.draining, self.kv_tokens)
-        self.announced_slots = seen.slots
+        if self.spec.desk is None:  # else its desk announces them, in each grant
+            self.announced_slots = seen.slots
         if self.spec.slots == "auto":
             self._size_limit(seen)
         elif self.spec.slots is None and not self.is_shared:  # those of a worker that lends are set by `LeasedFleet`

@@ -30,6 +30,8 @@ class WorkerSpec(BaseModel):
     slots: Slots | Literal["auto"] | None = None
     lookahead: Lookahead | Literal["auto"] | None = None
     models: Annotated[list[Model], Field(max_length=MAX_MODELS)] = []
+    desk: str | None = None
+    """Of a server that cannot lend: what lends its slots to several routers, as the URL of its book."""
     api_key_env: str | None = None
     allow: list[str] = []
     cache_salt: bool = False
@@ -48,9 +50,11 @@ class WorkerSpec(BaseModel):
             )
         return allow
 
-    @field_validator("url")
+    @field_validator("url", "desk")
     @classmethod
-    def _is_an_address(cls, url: str) -> str:
+    def _is_an_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http:// or https:// address")
@@ -58,8 +62,12 @@ class WorkerSpec(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        if self.kind == "openai" and self.slots is None:
+        if self.kind == "openai" and self.slots is None and self.desk is None:
             raise ValueError("kind openai needs `slots`: the most requests it may run at once, or auto")
+        if self.desk is not None and (self.slots is not None or self.lookahead is not None):
+            raise ValueError("the desk says how many slots there are to use: leave `slots` and `lookahead` out")
+        if self.kind == "weir" and self.desk is not None:
+            raise ValueError("kind weir lends its slots itself: leave `desk` out")
         if self.kind == "weir" and self.slots is not None:
             raise ValueError("kind weir announces its own slots: leave `slots` out")
         if self.kind == "weir" and self.models:

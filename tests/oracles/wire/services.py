@@ -1,4 +1,4 @@
-"""The worker, the governor and the storm bench."""
+"""The worker, the desk, the governor and the storm bench."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 from loadtests.storm import app as storm
 from loadtests.storm.config import StormSettings
 from services.core.leases.book import MAX_ROUTERS
+from services.desk import app as desk
+from services.desk.book import LEARN_S
+from services.desk.config import DeskSettings
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
 from services.worker import app as worker
@@ -104,6 +107,35 @@ async def _leases(port: int, say: Any) -> None:
     await say("one router too many", get("/lease/t?epoch=5"), within_s=0.01)
     for client in (stream, *others):
         client.transport.abort()
+
+
+async def desk_routes() -> str:
+    """What a desk answers several routers."""
+    told = Transcript("The desk")
+    settings = DeskSettings(**BARE, desk_port=0, desk_servers="vllm-a=2", desk_hold_s=5.0)
+    async with within(desk.build(settings, **given("desk"))) as process:
+        port, other = process.bound_port, process.bound_metrics_port
+
+        async def say(name: str, *pieces: bytes, within_s: float = 0.01) -> None:
+            await told.say(name, port, *pieces, within_s=within_s)
+
+        await say("readiness", get("/health/ready"))
+        stream = await connect(port)
+        stream.transport.write(get("/vllm-a/lease/r?epoch=5"))
+        await asyncio.sleep(0.01)
+        await say("an ask while it learns", post("/vllm-a/lease", {**_asking("r", 1), "count": [1, 1]}))
+        await asyncio.sleep(LEARN_S)
+        await say("an ask for a slot", post("/vllm-a/lease", {**_asking("r", 2), "count": [2, 1]}))
+        await say("an ask without a count", post("/vllm-a/lease", _asking("r", 3)))
+        await say("an ask of a process without a stream", post("/vllm-a/lease", {**_asking("s", 1), "count": [1, 0]}))
+        await say("a server that it does not know", post("/vllm-b/lease", {**_asking("r", 4), "count": [3, 1]}))
+        await say("a stream of another router", get("/vllm-a/lease/s?epoch=7"))
+        stream.transport.abort()
+        await asyncio.sleep(0.01)
+        await told.say("metrics", other, get("/metrics"), page=True)
+        process.drain.begin()
+        await say("a stream of grants while it drains", get("/vllm-a/lease/r?epoch=6"))
+    return told.text
 
 
 async def _begin(port: int, asked: dict[str, Any]) -> Any:

@@ -29,6 +29,7 @@ MADE_BY: Mapping[str, Callable[[], Coroutine[Any, Any, str]]] = {
     "router-to-weir-worker.txt": upstreams.weir,
     "router-to-retrieval.txt": upstreams.retrieval,
     "worker.txt": services.worker_routes,
+    "desk.txt": services.desk_routes,
     "worker-with-token.txt": services.worker_with_token,
     "retrieval.txt": retrieval.searching,
     "retrieval-documents.txt": retrieval.documents,

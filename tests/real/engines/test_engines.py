@@ -16,6 +16,7 @@ import httpx2
 import pytest
 import uvloop
 
+from tests.real.desk.stand import Front, desk_stand, survives
 from tests.real.engines.stand import EngineStand, client_of, events, long_answer, make_model, router_before, until
 from tests.real.engines.table import CHAT, ENGINES, MODEL, Engine
 
@@ -238,5 +239,16 @@ def test_an_engine_that_is_killed_is_left_and_used_again_when_it_is_back(stand: 
             await warm(stand)
             answer = await router.client.post("/completions", json=long_answer(2))
             assert answer.status_code == 200, answer.text
+
+    uvloop.run(main())
+
+
+def test_two_routers_share_its_slots_through_a_desk_that_is_killed(stand: EngineStand, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            front = Front(stand.engine.slots, MODEL, stand.url, client)
+            async with desk_stand(tmp_path, front) as made:
+                await survives(made)
+            assert set(front.statuses) == {200}
 
     uvloop.run(main())

@@ -463,3 +463,15 @@ def test_where_weir_workers_serve_a_model_a_request_is_judged_for_them_too() -> 
     mixed = fleet_of(worker("a", allow=["store"]), own := worker("w", kind="weir", slots=None, models=()))
     mixed.learn(own, probe(4))
     assert mixed.servers("m") == Servers(weir=True, allow=frozenset({"store"}))
+
+
+def test_a_server_whose_desk_moves_is_another_worker() -> None:
+    before = spec("a", slots=None, desk="http://d/a")
+    fleet = Fleet([connect(before)], Random(1))
+    (old,) = fleet.workers
+    fleet.reload([before], connect)
+    assert fleet.workers == [old]
+    fleet.reload([spec("a", slots=None, desk="http://e/a")], connect)
+    (new,) = fleet.workers
+    assert new is not old
+    assert new.lease_name != old.lease_name

@@ -14,10 +14,14 @@ from services.core.leases.times import MIN_TTL_S
 from services.core.scheduler import Scheduler
 from services.router.workers.leaselink import MAX_PAUSE_S, OPEN_TIMEOUT_S, LeaseLink
 from services.router.workers.worker import Worker
+from services.router.workers.workersfile import WorkerSpec
 from services.runtime.upstream import Truncated, UpstreamError
 from tests.retrieval.fakes import Lines
 from tests.router.fleetrig import FakeUpstream, spec
 from tests.virtual import run
+
+WEIR = spec("w0", kind="weir", slots=None, models=())
+DESKED = spec("w0", slots=None, desk="http://d/w0")
 
 
 class FakeGrants:
@@ -80,9 +84,9 @@ class FakeLender(FakeUpstream):
 class Linked:
     """One link, and what its owner was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: WorkerSpec) -> None:
         self.lender = FakeLender()
-        self.worker = Worker(spec("w0", kind="weir", slots=None, models=()), self.lender, is_shared=True)
+        self.worker = Worker(entry, self.lender, is_shared=True)
         scheduler = Scheduler(SchedulerSettings(several_routers=True), Random(1).random)
         self.leases = PoolLeases("r0", 100, scheduler, "m", Random(1).random)
         self.leases.borrower.join(0.0, self.worker.lease_name, 4)
@@ -102,13 +106,13 @@ class Linked:
         return ask
 
 
-def played(scenario: Callable[[Linked], Awaitable[None]]) -> str:
+def played(scenario: Callable[[Linked], Awaitable[None]], entry: WorkerSpec = WEIR) -> str:
     """Play it, and return what was logged."""
     linked: Linked
 
     async def main() -> None:
         nonlocal linked
-        linked = Linked()
+        linked = Linked(entry)
         linked.link.start()
         await asyncio.sleep(0.01)
         await scenario(linked)
@@ -208,3 +212,55 @@ def test_a_fault_of_this_router_is_logged_and_ends_no_lease_for_good() -> None:
         assert linked.link.lease.is_up
 
     assert "a lease's change was not followed" in played(scenario)
+
+
+def test_a_desk_is_told_what_is_in_flight_with_each_ask_and_at_each_start_and_end() -> None:
+    async def scenario(linked: Linked) -> None:
+        lease, now = linked.link.lease, asyncio.get_running_loop().time
+        assert [ask.count for ask in linked.lender.asks] == [(1, 0)], (
+            "it asks at once, and learns how many slots there are"
+        )
+        lease.start(now())
+        assert lease.ask(now()) is None, "no request takes the ask along"
+        await asyncio.sleep(0.01)
+        lease.end(now(), None)
+        await asyncio.sleep(0.01)
+        assert [ask.count for ask in linked.lender.asks] == [(1, 0), (2, 1), (3, 0)]
+        assert linked.lender.asks[-1].keep == 0, "the end gives the slot back"
+
+    played(scenario, DESKED)
+
+
+def test_a_worker_is_told_no_count() -> None:
+    async def scenario(linked: Linked) -> None:
+        linked.ask()
+        await asyncio.sleep(0.01)
+        assert [ask.count for ask in linked.lender.asks] == [None]
+
+    played(scenario)
+
+
+def test_a_desk_has_been_tried_once_it_has_answered() -> None:
+    async def main() -> None:
+        linked = Linked(DESKED)
+        linked.lender.takes_s = 0.2
+        linked.link.start()
+        await asyncio.sleep(0.1)
+        assert (linked.link.lease.is_up, linked.link.has_tried.is_set()) == (True, False)
+        await asyncio.sleep(0.2)
+        assert linked.link.has_tried.is_set()
+        await linked.link.stop()
+
+    run(main())
+
+
+def test_a_router_that_leaves_tells_a_desk_what_it_leaves_behind() -> None:
+    async def main() -> None:
+        linked = Linked(DESKED)
+        linked.link.start()
+        await asyncio.sleep(0.01)
+        await linked.link.stop(linked.link.farewell())
+        assert [(ask.keep, ask.count) for ask in linked.lender.asks] == [(None, (1, 0)), (0, (2, 0))]
+        assert linked.link.farewell() is None, "once it has left"
+
+    run(main())

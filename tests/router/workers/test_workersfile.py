@@ -35,6 +35,11 @@ def test_slots_are_a_number_or_auto_or_announced(tmp_path: Path) -> None:
     assert specs[1].url == "https://y/v1"
 
 
+def test_a_desk_says_the_slots_of_a_server(tmp_path: Path) -> None:
+    (spec,) = read(written(tmp_path, f"{OPENAI}, desk: 'http://d:8020/a/'"))
+    assert (spec.slots, spec.desk, spec.sends_ahead) == (None, "http://d:8020/a", 0)
+
+
 def test_by_default_requests_are_sent_ahead_to_weir_workers_only(tmp_path: Path) -> None:
     specs = read(
         written(
@@ -55,6 +60,10 @@ FAULTS = {
     "auto with a look-ahead": (f"{OPENAI}, slots: auto, lookahead: 1", "leave `lookahead` out"),
     "auto with a timed look-ahead": (f"{OPENAI}, slots: auto, lookahead: auto", "leave `lookahead` out"),
     "a look-ahead of two": (f"{OPENAI}, slots: 1, lookahead: 2", "less than or equal to 1"),
+    "a desk that is no address": (f"{OPENAI}, desk: desk-0", "'desk-0' is not an http:// or https:// address"),
+    "a desk beside slots": (f"{OPENAI}, slots: 4, desk: 'http://d/a'", "leave `slots` and `lookahead` out"),
+    "a desk with a look-ahead": (f"{OPENAI}, lookahead: 1, desk: 'http://d/a'", "leave `slots` and `lookahead` out"),
+    "a desk of a Weir worker": ("name: a, kind: weir, url: 'http://x', desk: 'http://d/a'", "leave `desk` out"),
     "models of a Weir worker": ("name: a, kind: weir, url: 'http://x', models: [m]", "leave `models` out"),
     "a model without a name": (f"{OPENAI}, slots: 1, models: ['']", "at least 1 character"),
     "too many models": (f"{OPENAI}, slots: 1, models: [{', '.join(map(str, range(MAX_MODELS + 1)))}]", "MODELS"),
