@@ -17,7 +17,7 @@ from loadtests.paths import ROOT
 from loadtests.runs.matrix.subjects import haproxy
 
 CONFIG = ROOT / "deploy" / "ha" / "haproxy.cfg"
-TOLD_AS = CONFIG.relative_to(ROOT).as_posix()
+CONFIG_NAME = CONFIG.relative_to(ROOT).as_posix()
 """For the runs' pages."""
 
 

@@ -19,7 +19,7 @@ from loadtests.load.plan import MAX_SECONDS, Plan, Step, Tenant
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from loadtests.runs.balanced import TOLD_AS, Balanced, balanced
+from loadtests.runs.balanced import CONFIG_NAME, Balanced, balanced
 from loadtests.runs.failover.judge import Judged, Kill
 from loadtests.runs.judged import judged, typed
 from loadtests.scenarios.distributions import constant
@@ -65,7 +65,7 @@ def plan_of(seed: int) -> Plan:
 def result(found: Judged) -> Result:
     figures = list(found.figures())
     word = "Not held" if any(figure.held is False for figure in figures) else "Held"
-    page = PAGE.format(config=TOLD_AS, shape=SHAPE, streams=STREAMS_PER_S, plain=PLAIN_PER_S, tokens=STREAM_TOKENS)
+    page = PAGE.format(config=CONFIG_NAME, shape=SHAPE, streams=STREAMS_PER_S, plain=PLAIN_PER_S, tokens=STREAM_TOKENS)
     hit = sum(found.hit.values())
     verdict = f"**{word}: {hit:,} of {found.sent:,} requests hit by {len(found.kills)} kills.**"
     return Result("A killed router", {"failover": figures}, [verdict, page, figures_table(figures), MEANING])

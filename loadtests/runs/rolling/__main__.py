@@ -24,7 +24,7 @@ from loadtests.report.figure import Figure, at_least, at_most
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from loadtests.runs.balanced import TOLD_AS, Balanced, balanced
+from loadtests.runs.balanced import CONFIG_NAME, Balanced, balanced
 from loadtests.runs.judged import judged, typed
 from loadtests.scenarios.distributions import constant
 
@@ -94,7 +94,7 @@ class Counted:
 def result(counted: Counted) -> Result:
     figures = list(counted.figures())
     word = "Not held" if any(figure.held is False for figure in figures) else "Held"
-    page = PAGE.format(config=TOLD_AS, shape=SHAPE, delay_s=DRAIN_DELAY_S, timeout_s=DRAIN_TIMEOUT_S, **PER_S)
+    page = PAGE.format(config=CONFIG_NAME, shape=SHAPE, delay_s=DRAIN_DELAY_S, timeout_s=DRAIN_TIMEOUT_S, **PER_S)
     verdict = f"**{word}: {counted.lost.total():,} of {counted.sent:,} requests lost in {counted.restarts} restarts.**"
     return Result("Rolling restart", {"rolling": figures}, [verdict, page, figures_table(figures), MEANING])
 

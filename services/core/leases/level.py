@@ -142,8 +142,8 @@ class PoolLevel:
 
     def begin_tag(self, flow: Flow) -> _Tag:
         """A tenant that is new here begins at V, and counts what it is served here until the exchange says more."""
-        begun = self._tags[flow] = _Tag(-inf, self.known_virtual(flow.node.name) or 0.0, flow.charged)
-        return begun
+        tag = self._tags[flow] = _Tag(-inf, self.known_virtual(flow.node.name) or 0.0, flow.charged)
+        return tag
 
     def set_tag(self, now: float, flow: Flow, tag: float, charged: float, elsewhere: float = 0.0) -> None:
         """The tag of a tenant as the exchange says, counting `charged` of what it was charged here. `elsewhere`: what
