@@ -69,6 +69,7 @@ def add_lease_routes(api: FastAPI, lending: Grantor, prefix: str = "") -> None:
         reply=LeaseGrant,
         refusals=(Outcome.BAD_INPUT,),
     )
+    granted["responses"][409] = {**granted["responses"][400], "description": "no_stream"}
     pushed = describe(
         "Grants for one router as newline-delimited JSON, for as long as its lease lasts.",
         refusals=(Outcome.BAD_INPUT, Outcome.NO_CAPACITY, Outcome.DRAINING),

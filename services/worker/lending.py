@@ -12,6 +12,7 @@ from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.core.leases.book import LeaseBook
 from services.core.leases.messages import Grant
 from services.runtime.clock import unix_milliseconds
+from services.runtime.errors import BadInput
 from services.runtime.grantstreams import GrantStreams, loop_time
 from services.runtime.leasewire import ask_of, wire_grant
 
@@ -38,8 +39,15 @@ class Lending(GrantStreams):
     # Asks
 
     def answer(self, sent: LeaseAsk) -> LeaseGrant:
-        """An ask that came alone: its answer. Grants of others are pushed."""
+        """An ask that came alone: its answer. Grants of others are pushed. Raises BadInput, 409, if the stream of its
+        process has ended here: a router that has not noticed, since the link was cut, opens another.
+        """
         ask = ask_of(sent)
+        if self.book.is_over(ask):
+            raise BadInput(
+                f"stamp: the stream of {ask.router} with epoch {ask.stamp[0]} has ended", "stamp", status=409,
+                code="no_stream",
+            )  # fmt: skip
         grants = self.book.receive(loop_time(), ask)
         own = grants.pop(ask.router)
         self.note(ask.router, own)

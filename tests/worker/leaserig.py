@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant
+from services.runtime.errors import BadInput
 from services.runtime.grantstreams import PushedGrants
 from services.worker.batching import EngineLoop
 from services.worker.job import Job
@@ -29,8 +30,12 @@ class AskingRouter:
         return LeaseAsk(self.name, (self.epoch, next(self._numbers)), ack, keep, wanted, 10.0, TTL_MS)
 
     def asks(self, lending: Lending, wants: int = 0, *, keep: int | None = None, level: float = 0.0) -> int:
-        """It asks alone. Returns what it may use."""
-        self.last = lending.answer(self.ask(wants, keep=keep, level=level))
+        """It asks alone. Returns what it may use. If its stream has ended, it has a higher epoch from then on."""
+        try:
+            self.last = lending.answer(self.ask(wants, keep=keep, level=level))
+        except BadInput:
+            self.epoch += 1
+            return 0
         return self.last.may
 
     def opens(self, lending: Lending) -> PushedGrants:

@@ -96,6 +96,18 @@ def test_the_epoch_of_a_worker_is_the_time_of_its_start() -> None:
     lending(scenario)
 
 
+def test_an_ask_whose_stream_has_ended_is_told_so() -> None:
+    async def scenario(site: Site) -> None:
+        async with site.stream():
+            assert (await site.asks(1))["may"] == 1
+        await site.until(lambda: not site.book.leases())
+        reply = await site.client.post("/lease", json=site.ask(1))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "no_stream")
+        assert site.book.promised == 0
+
+    lending(scenario)
+
+
 WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/lease", {"router": "no spaces", "stamp": [1, 1], "ack": [0, 0]}, 400, "router"),
     ("POST", "/lease", {"router": "r" * 65, "stamp": [1, 1], "ack": [0, 0]}, 400, "router"),

@@ -190,6 +190,10 @@ class LeaseBook:
         changed = {lease.router: lease, **self._lend(now)}
         return {router: self._grant(now, each) for router, each in changed.items()}
 
+    def is_over(self, ask: Ask) -> bool:
+        """Whether the stream of the ask's process has ended here. Its router must open another, with a higher epoch."""
+        return ask.stamp[0] <= self._ended.get(ask.router, -1)
+
     def start(self, now: float, router: str, epoch: int) -> Grants | None:
         """A request of this router arrives, and its ask, of this epoch, was received. None: it has no slot here, and is
         refused as by any full worker.
@@ -297,7 +301,7 @@ class LeaseBook:
         ask is older than the end of its stream, as one is that the network sends again when a cut ends.
         """
         lease = self._leases.get(ask.router)
-        if ask.stamp[0] <= self._ended.get(ask.router, -1):
+        if self.is_over(ask):
             return None
         if lease is not None and ask.stamp[0] > lease.epoch:
             self._end_lease(lease)

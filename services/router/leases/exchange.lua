@@ -73,7 +73,7 @@ local function begin(run, now)
   redis.call('HSET', WEIGHTS, MARK, '')
   redis.call('ZADD', RECEIVED, '+inf', MARK)
   redis.call('ZADD', ACTIVE, '+inf', MARK)
-  return {run = run, now = now, levels = {}, stamps = {}, classes = {}, turns = {}, steady = {}, virtual = {}, waiting = {}, active = {}}
+  return {run = run, now = now, levels = {}, stamps = {}, classes = {}, turns = {}, virtual = {}, waiting = {}, active = {}}
 end
 
 local function load(run, now)
@@ -158,30 +158,31 @@ local function add()
   bulk('ZADD', RECEIVED, set)
 end
 
+-- V goes on with the lowest tag of those that wait steadily. Returns it by class.
 local function advance()
-  local steady, lowest = {}, {}
-  for at, row in ipairs(rows) do
-    local class, tag = row[2], sums[fields[at]][6]
-    if row[9] and not row[10] then
-      steady[class] = math.min(steady[class] or tag, tag)
+  local lowest = {}
+  for _, said in pairs(state.levels) do
+    for _, level in ipairs(said[2]) do
+      if level[4] then
+        lowest[level[1]] = math.min(lowest[level[1]] or level[4], level[4])
+      end
     end
   end
-  state.steady[router] = {now, steady}
-  for _, name in ipairs(sorted(state.steady)) do
-    local of_router = state.steady[name]
-    if now - of_router[1] > LEVEL_S then
-      state.steady[name] = nil
-    else
-      for class, tag in pairs(of_router[2]) do
-        lowest[class] = math.min(lowest[class] or tag, tag)
-      end
+  for _, level in ipairs(levels) do
+    if level[5] then
+      raise(level[1], level[5])
     end
   end
   for class, tag in pairs(lowest) do
     raise(class, tag)
   end
+  return lowest
+end
+
+-- V goes on with what is served in classes in which nobody waits steadily.
+local function follow(steady)
   for at, row in ipairs(rows) do
-    if row[4] > 0 and not lowest[row[2]] then
+    if row[4] > 0 and not steady[row[2]] then
       raise(row[2], sums[fields[at]][6])
     end
   end
@@ -239,11 +240,6 @@ local function forget()
   for _, field in ipairs(forgotten) do
     sums[field] = nil
   end
-  for _, name in ipairs(sorted(state.levels)) do
-    if now - state.levels[name][1] > LEVEL_S then
-      state.levels[name] = nil
-    end
-  end
   for _, name in ipairs(sorted(state.stamps)) do
     if now - state.stamps[name][1] > FORGET_ROUTER_S then
       state.stamps[name] = nil
@@ -286,19 +282,20 @@ end
 local known = state.stamps[router] or {now, 0, 0}
 known[1] = now
 local added = run == state.run
-for _, level in ipairs(levels) do
-  if level[4] then
-    raise(level[1], level[4])
+state.levels[router] = {now, levels}
+for _, name in ipairs(sorted(state.levels)) do
+  if now - state.levels[name][1] > LEVEL_S then
+    state.levels[name] = nil
   end
 end
+local steady = advance()
 if added and (stamp[1] > known[2] or stamp[1] == known[2] and stamp[2] > known[3]) then
   known = {now, stamp[1], stamp[2]}
   add()
-  advance()
+  follow(steady)
 end
 state.stamps[router] = known
 mark_active()
-state.levels[router] = {now, levels}
 forget()
 begin_waiting(waiting_now())
 

@@ -166,6 +166,11 @@ class Network:
     def _ask(self, message: Message) -> None:
         book, ask = self.books[message.worker], message.body
         assert isinstance(ask, Ask)
+        if book.is_over(ask):  # 409: the router opens another stream
+            router = message.router
+            if router.alive and router.borrower.holdings[message.worker].epoch == ask.stamp[0]:
+                router.borrower.disconnect(self.clock(router), message.worker)
+            return
         self.answer(message, book.receive(self.now, ask))
 
     def answer(self, message: Message, grants: dict[str, Grant]) -> None:

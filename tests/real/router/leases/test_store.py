@@ -91,8 +91,9 @@ ROWS = st.lists(
     max_size=6,
     unique_by=lambda row: row[:2],
 ).map(tuple)  # fmt: skip
+TAGS = st.none() | st.floats(-1e3, 1e9)
 LEVELS = st.lists(
-    st.builds(ClassLevel, st.sampled_from(CLASSES), WEIGHTS, st.booleans(), st.none() | st.floats(-1e3, 1e9)),
+    st.builds(ClassLevel, st.sampled_from(CLASSES), WEIGHTS, st.booleans(), TAGS, TAGS),
     max_size=4,
     unique_by=lambda level: level[0],
 ).map(tuple)
