@@ -12,12 +12,14 @@ import pytest
 
 from tests.processes import is_alive, runs
 
-MODULE = "import time; time.sleep(60)"
+MODULE = "import time; print(flush=True); time.sleep(60)"
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["a zombie", "collected"])
 def test_an_ended_process_neither_runs_nor_is_alive(collected: bool) -> None:
-    with subprocess.Popen([sys.executable, "-c", MODULE]) as child:
+    with subprocess.Popen([sys.executable, "-c", MODULE], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # before, its command line may be empty: the kernel has not finished to start it
         process = psutil.Process(child.pid)
         assert (is_alive(process), runs(process, MODULE)) == (True, True)
         child.kill()
