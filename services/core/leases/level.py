@@ -7,9 +7,9 @@
 
 This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share: the exchange
 keeps them, and each router adds what it has served since, and what the others are likely to have served: as much as
-lately. So a tenant that two routers serve has one tag, and neither router is behind the other for it; and no tenant saves
-anything up while it asks for less than it could get. A router that is more than two quanta ahead of V has used slots that
-others should have had.
+lately. So a tenant that two routers serve has one tag, and neither router is behind the other for it; and no tenant
+saves anything up while it asks for less than it could get. A router that is more than two quanta ahead of V has used
+slots that others should have had.
 
 Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still
 while the others' are paid.
