@@ -124,8 +124,7 @@ class Router:
     def ended(self, request: int) -> None:
         self.running.discard(request)
         now = self.play.now
-        for _, ask in self.borrower.end(now, "s", None):
-            self.send(ask._replace(wants=self.last_wants))
+        self.sends(self.borrower.end(now, "s", None, wants=self.last_wants))
         self.pump()
 
     def tick(self) -> None:

@@ -131,16 +131,21 @@ class Borrower:
         holding = self.holdings[worker]
         return holding.ask(now, self._split(wants), quantum=self.quantum, ttl_s=self._ttl_s(), alone=False)
 
-    def end(self, now: float, worker: str, grant: Grant | None, *, is_ahead: bool = False) -> Asks:
-        """A request ended there. A router that is ahead of the others gives its slot back if somebody waits for it.
+    def end(self, now: float, worker: str, grant: Grant | None, *, wants: Wants = (), is_ahead: bool = False) -> Asks:
+        """A request ended there. Without a grant its slot goes back, and the ask that says so says what waits: else the
+        slot would be idle until the wants are repeated. In a large pool, where other workers are asked too, it wants
+        one of each class.
 
-        Only in a large pool, where each worker hears few routers; in a small one the worker has compared all levels.
+        A router that is ahead of the others gives its slot back if somebody waits for it: only in a large pool, where
+        each worker hears few routers; in a small one the worker has compared all levels.
         """
         holding = self.holdings[worker]
         holding.end(now, grant)
         self._count(now, worker)
         if grant is None:
-            return [(worker, self._ask(now, worker, ()))]
+            if self.is_large:
+                wants = tuple([want._replace(requests=1, light=min(1, want.light)) for want in wants])
+            return [(worker, self._ask(now, worker, wants))]
         if is_ahead and holding.recall and holding.free(now) and self.is_large:
             return [(worker, self._ask(now, worker, (), keep=holding.may(now) - 1))]
         return []

@@ -29,9 +29,9 @@ class Want(NamedTuple):
     light: int
     """Of these, requests of tenants that ask for less than their share of the pool."""
     level: float
-    """Of the ring of this class, on the common clock, in tokens per unit of weight (`level.py`)."""
+    """Of the router in this class, in one measure for all routers, in tokens per unit of weight (`level.py`)."""
     turn: float
-    """Of the class in the ring of classes, on the common clock, in tokens per unit of weight."""
+    """Of the class, in one measure for all routers, in tokens per unit of weight."""
 
 
 class Ask(NamedTuple):

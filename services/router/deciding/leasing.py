@@ -162,7 +162,7 @@ class Leasing:
         self._fleet.review(link.worker)
         self._fleet.granted(link.worker)
         if grant is not None and not leases.ledger.elsewhere.is_fresh(now):
-            leases.level.receive(now, dict(grant.lowest))
+            leases.level.receive(now, grant.lowest)
         for pool in link.worker.pools:
             self._dispatcher.start_waiting(now, pool)
         self._touch(leases.pool.name)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.contracts.lease import LeaseAsk, LeaseGrant
-from services.core.leases.borrower import Wants
 from services.core.leases.messages import Ask, Grant
 from services.core.leases.poolleases import PoolLeases
 from services.core.leases.times import MIN_TTL_S
@@ -45,22 +44,11 @@ class WorkerLease:
         return None
 
     def end(self, now: float, sent: LeaseGrant | None) -> None:
-        """A request ended there, with the grant of its answer if there was one.
-
-        Without one its slot goes back, and the ask that says so says what waits: else the slot would be idle until the
-        wants are repeated.
-        """
+        """A request ended there, with the grant of its answer if there was one."""
         leases, grant = self.leases, None if sent is None else grant_of(sent)
         is_ahead = leases.borrower.is_large and leases.level.is_ahead(now)
-        for _, ask in leases.borrower.end(now, self.name, grant, is_ahead=is_ahead):
-            self._send(ask if grant is not None else ask._replace(wants=self._wants()))
-
-    def _wants(self) -> Wants:
-        """What waits and could start there; in a large pool, where other workers are asked too, one of each class."""
-        wants = self.leases.last_wants if self.holding.usable else ()
-        if not self.leases.borrower.is_large:
-            return wants
-        return tuple([want._replace(requests=1, light=min(1, want.light)) for want in wants])
+        for _, ask in leases.borrower.end(now, self.name, grant, wants=leases.last_wants, is_ahead=is_ahead):
+            self._send(ask)
 
     def receive(self, now: float, grant: Grant) -> bool:
         """A grant that came alone. False: it is an old one."""
