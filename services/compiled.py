@@ -27,18 +27,20 @@ LIBRARY = "weir__mypyc"
 SUFFIX = EXTENSION_SUFFIXES[0]
 CHOICES = ("auto", "python", "compiled")
 HOT_PATH = (
-    "core/*.py",
+    "core/*.py", "core/leases/*.py",
     "router/request.py", "router/deadlinetimer.py",
     "router/deciding/*.py", "router/parsing/*.py", "router/serving/*.py",
     "router/workers/expectedends.py", "router/workers/fleet.py", "router/workers/health.py",
     "router/workers/leasedfleet.py", "router/workers/line.py", "router/workers/pace.py", "router/workers/worker.py",
+    "router/workers/workerlease.py",
     "router/telemetry/journal.py", "router/telemetry/metrics.py", "router/telemetry/spans.py",
     "router/tenancy/rates.py", "router/tenancy/tenants.py",
     "router/upstreams/openai.py", "router/upstreams/openaianswer.py", "router/upstreams/openaistream.py",
     "router/upstreams/weir.py",
     "runtime/arrival.py", "runtime/budget.py", "runtime/client_stream.py", "runtime/connection.py", "runtime/cut.py",
     "runtime/errors.py", "runtime/framing.py", "runtime/guard.py", "runtime/hostcheck.py", "runtime/http.py",
-    "runtime/instruments.py", "runtime/keepalive.py", "runtime/log.py", "runtime/service.py", "runtime/shared.py",
+    "runtime/instruments.py", "runtime/keepalive.py", "runtime/leasewire.py", "runtime/log.py",
+    "runtime/service.py", "runtime/shared.py",
     "runtime/strictjson.py", "runtime/upstream_connection.py", "runtime/write_coalescer.py",
 )  # fmt: skip
 """What a request passes through between its socket and its worker, by path below `services`."""

@@ -57,19 +57,32 @@ class Elsewhere:
         """Whether the exchange has been fresh for SETTLE_S: by then all routers have said what they serve."""
         return self.is_fresh(now) and now - self.since >= SETTLE_S
 
-    def load(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator, asked_per_s: float) -> float | None:
-        """What the tenant asks for of all routers, over its share of the whole pool; None if either is not known.
+    def asked_elsewhere(self, now: float, flow: Flow) -> float:
+        """What the tenant asks for of the other routers, in token-equivalents per second."""
+        asked_per_s = self._asked.get((flow.tenant.id, flow.node.name), 0.0)
+        return asked_per_s * exp((self.received_at - now) / DEMAND_S)
 
-        `asked_per_s` is what it asks for here, in token-equivalents per second.
+    def share_per_s(
+        self, now: float, node: ClassNode, pool: PoolQueue, estimator: Estimator, joining: float = 0.0
+    ) -> float | None:
+        """A tenant's share of the whole pool, in token-equivalents per second per unit of weight; None while it is not
+        known. `joining`: the weight of a tenant that is about to become active.
         """
         rate, slots = estimator.rate, estimator.slots
         if not rate or not self.slots or not self.is_fresh(now):
             return None
-        node = flow.node
-        active = self.active_weight(node) + (0.0 if flow.active else flow.weight)
-        share = flow.weight / active * self.class_share(pool, node)
-        elsewhere = self._asked.get((flow.tenant.id, node.name), 0.0) * exp((self.received_at - now) / DEMAND_S)
-        return (asked_per_s + elsewhere) / (rate / slots * self.slots * share)
+        return rate / slots * self.slots * self.class_share(pool, node) / (self.active_weight(node) + joining)
+
+    def load(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator, asked_per_s: float) -> float | None:
+        """What the tenant asks for of all routers, over its share of the whole pool; None if the share is not known.
+
+        `asked_per_s` is what it asks for here, in token-equivalents per second.
+        """
+        joining = 0.0 if flow.active else flow.weight
+        share_per_s = self.share_per_s(now, flow.node, pool, estimator, joining)
+        if share_per_s is None:
+            return None
+        return (asked_per_s + self.asked_elsewhere(now, flow)) / (share_per_s * flow.weight)
 
     def share(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator) -> float | None:
         """The share of this router's rate that a tenant above its share of the pool gets here; None for any other one.

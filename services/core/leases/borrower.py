@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from math import inf
-from typing import NamedTuple
 
 from services.core.leases.holding import Holding
 from services.core.leases.messages import Ask, Grant, Want
@@ -28,14 +27,6 @@ MIN_ASKED = 2
 Asks = list[tuple[str, Ask]]
 """(worker, ask): what to send."""
 Wants = tuple[Want, ...]
-
-
-class _Counted(NamedTuple):
-    """What one worker's holding adds to the sums."""
-
-    may: int = 0
-    uses: int = 0
-    slots: int = 0
 
 
 class Borrower:
@@ -60,7 +51,7 @@ class Borrower:
         self.pool_slots = 0
         """Slots of all workers that can be used, over all routers."""
         self._may = 0
-        self._counted: dict[str, _Counted] = {}
+        self._counted: dict[str, tuple[int, int, int]] = {}  # by worker, what is in the sums: may, uses, slots
         self._free: dict[str, None] = {}  # workers with a slot that is not used
         self._held: dict[str, None] = {}  # workers with a slot
         self._draw: list[str] = []  # usable workers, in any order
@@ -76,15 +67,15 @@ class Borrower:
     def join(self, now: float, worker: str, slots: int = 0) -> None:
         """A worker of the pool; `slots` as announced."""
         self.holdings[worker] = Holding(self.router, self._epoch, slots)
-        self._counted[worker] = _Counted()
+        self._counted[worker] = 0, 0, 0
         self._count(now, worker)
 
     def leave(self, now: float, worker: str) -> None:
         """The worker is not one of the pool any more. What runs there ends uncounted."""
         self.holdings[worker].usable = False
         self.disconnect(now, worker)
-        counted = self._counted.pop(worker)
-        self.uses -= counted.uses
+        _, uses, _ = self._counted.pop(worker)
+        self.uses -= uses
         self._held.pop(worker, None)
         del self.holdings[worker]
 
@@ -185,16 +176,17 @@ class Borrower:
 
     def _count(self, now: float, worker: str) -> None:
         """Bring the sums up to date with the worker's holding."""
-        holding, before = self.holdings[worker], self._counted[worker]
-        may = holding.may(now)
-        after = self._counted[worker] = _Counted(may, holding.uses, holding.slots if holding.usable else 0)
-        self._may += after.may - before.may
-        self.uses += after.uses - before.uses
-        self.pool_slots += after.slots - before.slots
+        holding = self.holdings[worker]
+        may, uses, slots = holding.may(now), holding.uses, holding.slots if holding.usable else 0
+        may_before, uses_before, slots_before = self._counted[worker]
+        self._counted[worker] = may, uses, slots
+        self._may += may - may_before
+        self.uses += uses - uses_before
+        self.pool_slots += slots - slots_before
         if may and holding.lapses_at < self._lapses_at:
             self._lapses_at = holding.lapses_at
-        _keep(self._free, worker, may > holding.uses and holding.usable)
-        _keep(self._held, worker, may > 0 or holding.uses > 0)
+        _keep(self._free, worker, may > uses and holding.usable)
+        _keep(self._held, worker, may > 0 or uses > 0)
         if holding.usable != (worker in self._place):
             self._set_drawn(worker, holding.usable)
 
@@ -203,7 +195,7 @@ class Borrower:
         if now < self._lapses_at:
             return
         self._lapses_at = inf
-        for worker in [worker for worker in self._held if self._counted[worker].may]:
+        for worker in [worker for worker in self._held if self._counted[worker][0]]:
             self._count(now, worker)
 
     def _set_drawn(self, worker: str, usable: bool) -> None:

@@ -17,7 +17,7 @@ while the others' are paid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from math import exp, inf
 
@@ -41,7 +41,9 @@ PREDICT_S = 1.0
 NO_RETRIES: Mapping[str, int] = {}
 
 IsLight = Callable[[Flow], bool]
-"""Whether the flow's tenant asks for less than its share of the pool."""
+"""Whether the tenant of a flow with work asks for less than its share of the pool."""
+LightOf = Callable[[ClassNode], IsLight]
+"""That test, for the tenants of one class."""
 
 
 class _Moving:
@@ -89,22 +91,26 @@ class PoolLevel:
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
         self._tags: dict[Flow, _Tag] = {}
 
-    def wants(self, now: float, is_light: IsLight, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
+    def wants(self, now: float, light_of: LightOf, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
         """What waits in each class and could start. `retries`, by class, wait beside the rings, before all others."""
         found: list[Want] = []
         for node in self._pool.nodes.values():
             backlog, first = node.flows.backlog, retries.get(node.name, 0)
             if not backlog and not first:
                 continue
-            light = min(MAX_WANTED, first + light_requests(node, is_light))
+            flows = first_flows(node)
+            light = min(MAX_WANTED, first + light_requests(flows, light_of(node)))
             requests = min(MAX_WANTED, first + backlog)
-            found.append(Want(node.name, requests, light, self.level(now, node), self.turn(node)))
+            found.append(Want(node.name, requests, light, self._level(now, node, flows), self.turn(node)))
         return tuple(found)
 
     def level(self, now: float, node: ClassNode) -> float:
         """The lowest tag of the first MAX_FLOWS tenants that wait, in tokens per unit of weight, and at least V."""
+        return self._level(now, node, first_flows(node))
+
+    def _level(self, now: float, node: ClassNode, flows: Sequence[Flow]) -> float:
         virtual = max(0.0, self.virtual(now, node.name))
-        return max(virtual, min([self.tag(now, flow) for flow in _first_flows(node)], default=virtual))
+        return max(virtual, min([self.tag(now, flow) for flow in flows], default=virtual))
 
     def tag(self, now: float, flow: Flow) -> float:
         """The tag of a tenant, in tokens per unit of weight. It begins to wait at V, if it is below."""
@@ -168,10 +174,10 @@ class PoolLevel:
         return bool(waiting) and all(self.level(now, node) > self.virtual(now, node.name) + limit for node in waiting)
 
 
-def light_requests(node: ClassNode, is_light: IsLight) -> int:
-    """Requests of light tenants that could start, up to MAX_WANTED, of the first MAX_FLOWS tenants."""
+def light_requests(flows: Iterable[Flow], is_light: IsLight) -> int:
+    """Requests of light tenants that could start, up to MAX_WANTED."""
     count = 0
-    for flow in _first_flows(node):
+    for flow in flows:
         if is_light(flow):
             count += flow.backlog
             if count >= MAX_WANTED:
@@ -179,7 +185,7 @@ def light_requests(node: ClassNode, is_light: IsLight) -> int:
     return count
 
 
-def _first_flows(node: ClassNode) -> Iterator[Flow]:
-    """The first tenants that wait, about in the order of their turns."""
+def first_flows(node: ClassNode) -> list[Flow]:
+    """The first MAX_FLOWS tenants that wait, about in the order of their turns."""
     new, now, following, later = node.flows.members_by_turn()
-    return islice(chain(new, now, following, (flow for _, _, flow in later)), MAX_FLOWS)
+    return list(islice(chain(new, now, following, (flow for _, _, flow in later)), MAX_FLOWS))

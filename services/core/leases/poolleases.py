@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from services.core.leases.borrower import Borrower, Wants
 from services.core.leases.capacity import LeasedSlots
-from services.core.leases.level import NO_RETRIES, PoolLevel
+from services.core.leases.level import NO_RETRIES, IsLight, PoolLevel
 from services.core.leases.usage import UsageLedger
-from services.core.pool import Flow, PoolQueue
+from services.core.pool import ClassNode, Flow, PoolQueue
 from services.core.scheduler import Scheduler
 
 
@@ -35,7 +35,7 @@ class PoolLeases:
         """What waits for a slot, retries (by class) included; nothing while one is free."""
         if not (self.pool.classes.backlog or retries) or self.borrower.free(now):
             return self.rest()
-        self.last_wants = self.level.wants(now, lambda flow: self.is_light(now, flow), retries)
+        self.last_wants = self.level.wants(now, lambda node: self.light_of(now, node), retries)
         return self.last_wants
 
     def rest(self) -> Wants:
@@ -43,16 +43,20 @@ class PoolLeases:
         self.last_wants = ()
         return ()
 
-    def is_light(self, now: float, flow: Flow) -> bool:
-        """Whether the tenant asks for less than its share of the pool. False while that is not known: at its own router
-        a tenant may look light that is not, and light tenants come first everywhere.
+    def light_of(self, now: float, node: ClassNode) -> IsLight:
+        """Whether a tenant with work in this class asks for less than its share of the pool. Nobody does while that is
+        not known: at its own router a tenant may look light that is not, and light tenants come first everywhere.
         """
-        estimator = self._scheduler.estimator(self.pool.name)
-        if estimator is None or not self.ledger.elsewhere.is_settled(now):
-            return False
-        asked_per_s = flow.stats.asked.rate(now)
-        load = self.ledger.elsewhere.load(now, flow, self.pool, estimator, asked_per_s)
-        return load is not None and load <= 1.0
+        elsewhere, estimator = self.ledger.elsewhere, self._scheduler.estimator(self.pool.name)
+        share_per_s = None
+        if estimator is not None and elsewhere.is_settled(now):
+            share_per_s = elsewhere.share_per_s(now, node, self.pool, estimator)
+        if share_per_s is None:
+            return _nobody
+        limit_per_s = share_per_s
+        return lambda flow: (
+            flow.stats.asked.rate(now) + elsewhere.asked_elsewhere(now, flow) <= limit_per_s * flow.weight
+        )
 
     def planned_slots(self, now: float) -> int:
         """The slots to plan with, for `Scheduler.capacity`."""
@@ -63,3 +67,7 @@ class PoolLeases:
 
     def __repr__(self) -> str:
         return f"<PoolLeases of {self.pool!r}: {self.borrower!r}>"
+
+
+def _nobody(flow: Flow) -> bool:
+    return False

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from services.core.leases.exchange import UsageExchange
-from services.core.leases.level import MAX_FLOWS, MAX_WANTED, light_requests
+from services.core.leases.level import MAX_FLOWS, MAX_WANTED, first_flows, light_requests
 from services.core.pool import Flow
 from tests.core.leases.rig import QUANTUM, Site
 
@@ -20,10 +20,14 @@ def flow_of(site: Site, tenant: str) -> Flow:
     return site.drr.tenants[tenant].flows["default"]
 
 
+def nobody(flow: Flow) -> bool:
+    return False
+
+
 def call(store: UsageExchange, now: float, *sites: Site) -> None:
     """Each router exchanges. What is queued waits for a slot."""
     for site in sites:
-        site.ledger.receive(now, store.call(now, site.ledger.report(now, site.level.wants(now, lambda flow: False))))
+        site.ledger.receive(now, store.call(now, site.ledger.report(now, site.level.wants(now, lambda node: nobody))))
 
 
 def begun(*weights: dict[str, float]) -> tuple[UsageExchange, *tuple[Site, ...]]:
@@ -145,10 +149,10 @@ def test_wants_are_what_could_start_by_class() -> None:
     )  # fmt: skip
     site.queue("a", 3)
     site.queue("b", 100)
-    wants = {want.class_name: want for want in site.level.wants(0.0, lambda flow: flow.tenant.id == "a")}
+    wants = {want.class_name: want for want in site.level.wants(0.0, lambda node: lambda flow: flow.tenant.id == "a")}
     assert (wants["gold"].requests, wants["gold"].light) == (3, 3)
     assert (wants["tin"].requests, wants["tin"].light) == (MAX_WANTED, 0)
-    assert Site("r1", {}).level.wants(0.0, lambda flow: True) == ()
+    assert Site("r1", {}).level.wants(0.0, lambda node: nobody) == ()
 
 
 def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> None:
@@ -207,6 +211,6 @@ def test_light_requests_are_counted_among_the_next_tenants_only() -> None:
         asked.append(repr(flow))
         return False
 
-    assert light_requests(node, is_light) == 0
+    assert light_requests(first_flows(node), is_light) == 0
     assert len(asked) == MAX_FLOWS
-    assert light_requests(node, lambda flow: True) == MAX_WANTED
+    assert light_requests(first_flows(node), lambda flow: True) == MAX_WANTED
