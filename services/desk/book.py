@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from math import inf
 
-from services.core.leases.book import BookedLease, Grants, LeaseBook
+from services.core.leases.book import Grants, LeaseBook
+from services.core.leases.bookedlease import BookedLease
 from services.core.leases.messages import Ask
 
 LEARN_S = 5.0

@@ -13,7 +13,8 @@ import asyncio
 from math import inf
 from typing import Protocol
 
-from services.core.leases.book import MAX_ROUTERS, BookedLease, Grants
+from services.core.leases.book import MAX_ROUTERS, Grants
+from services.core.leases.bookedlease import BookedLease
 from services.core.leases.messages import NEVER, Grant
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused

@@ -25,9 +25,11 @@ from __future__ import annotations
 
 from math import inf
 
-from services.core.leases.messages import NEVER, Ask, Grant, Stamp, Want
+from services.core.leases.bookedlease import BookedLease
+from services.core.leases.messages import Ask, Grant, Stamp, Want
 from services.core.leases.times import DRIFT, MAX_TTL_S, MIN_TTL_S, WANT_TTL_S
 from services.core.leases.turn import Claim, first, keeps
+from services.core.leases.unleased import Unleased
 
 MAX_ROUTERS = 64
 UNUSED_PART = 2
@@ -35,69 +37,6 @@ UNUSED_PART = 2
 
 Grants = dict[str, Grant]
 """By router: what to send to it."""
-
-
-class BookedLease:
-    """What one router has been lent here. One process: its successor has a lease of its own."""
-
-    __slots__ = (
-        "acknowledged",
-        "echo",
-        "epoch",
-        "granted",
-        "is_deaf",
-        "lapses_at",
-        "may",
-        "quantum",
-        "recalled",
-        "received",
-        "received_at",
-        "router",
-        "running",
-        "ttl_s",
-        "unacknowledged_since",
-        "wants",
-    )
-
-    def __init__(self, router: str, epoch: int) -> None:
-        self.router = router
-        self.epoch = epoch
-        self.received: Stamp = NEVER
-        """The last ask."""
-        self.received_at = 0.0
-        self.echo: Stamp = NEVER
-        """The last ask that prolonged it."""
-        self.granted: Stamp = NEVER
-        """The last grant."""
-        self.acknowledged: Stamp = NEVER
-        """The last grant that its router had received."""
-        self.unacknowledged_since = inf
-        """When the first grant after the last acknowledged one was made; infinity if there is none."""
-        self.is_deaf = False
-        """It has not shown yet that it receives grants again."""
-        self.may = 0
-        self.running = 0
-        self.lapses_at = -inf
-        self.ttl_s = MIN_TTL_S
-        self.wants: tuple[Want, ...] = ()
-        self.quantum = 0.0
-        self.recalled = False
-        """Its idle slots were recalled since its last ask."""
-
-    @property
-    def promised(self) -> int:
-        return self.may if self.may > self.running else self.running
-
-    @property
-    def wanted(self) -> int:
-        return sum([want.requests for want in self.wants])
-
-    def claim(self, want: Want) -> Claim:
-        return Claim(self.router, self.promised, self.wanted, want)
-
-    def __repr__(self) -> str:
-        wants = {want.class_name: want.requests for want in self.wants}
-        return f"<BookedLease of {self.router}/{self.epoch}: {self.running} run, may {self.may}, wants {wants}>"
 
 
 class LeaseBook:
@@ -112,8 +51,6 @@ class LeaseBook:
         "_ended",
         "_grants",
         "_leases",
-        "_left",
-        "_running_left",
         "_unleased",
         "epoch",
         "look_ahead",
@@ -128,9 +65,7 @@ class LeaseBook:
         """Slots that were lent so far to a router that had not had them."""
         self._grants = 0
         self._leases: dict[str, BookedLease] = {}
-        self._left: dict[tuple[str, int], int] = {}  # requests that run for processes that have been replaced
-        self._running_left = 0
-        self._unleased = 0  # requests that run and came without an ask
+        self._unleased = Unleased()
         self._ended: dict[str, int] = {}  # by router: the epoch of the last stream that ended
         self._deaf: dict[str, Stamp] = {}  # routers whose leases ended although they asked: the last grant then
         self.slots = self._ceiling = 0
@@ -141,12 +76,12 @@ class LeaseBook:
     @property
     def running(self) -> int:
         """Requests that run here, with a lease or without."""
-        return sum([lease.running for lease in self._leases.values()]) + self._running_left + self._unleased
+        return sum([lease.running for lease in self._leases.values()]) + self._unleased.running
 
     @property
     def promised(self) -> int:
         """Slots that are promised or in use."""
-        return sum([lease.promised for lease in self._leases.values()]) + self._running_left + self._unleased
+        return sum([lease.promised for lease in self._leases.values()]) + self._unleased.running
 
     @property
     def free(self) -> int:
@@ -206,8 +141,7 @@ class LeaseBook:
         if lease is not None and lease.epoch == epoch:
             lease.running += 1
         else:
-            self._left[router, epoch] = self._left.get((router, epoch), 0) + 1
-            self._running_left += 1
+            self._unleased.add((router, epoch))
         return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def end(self, now: float, router: str, epoch: int) -> Grants:
@@ -223,7 +157,8 @@ class LeaseBook:
                 lease.may -= 1
             own = {router: lease}
         else:
-            self._end_left(router, epoch)
+            ran = self._unleased.end((router, epoch))
+            assert ran, f"a request of {router}/{epoch} ended that did not run: {self!r}"
         changed = {**own, **self._lend(now)}
         return {router: self._grant(now, each) for router, each in changed.items()}
 
@@ -233,19 +168,19 @@ class LeaseBook:
         """
         self.lapse(now)
         if not self._leases:
-            self._unleased += 1
+            self._unleased.add_without_ask()
             self._ceiling = max(self._ceiling, self.promised)
             return {}
         if self.free <= 0:
             return None
-        self._unleased += 1
+        self._unleased.add_without_ask()
         return {router: self._grant(now, each) for router, each in self._lend(now).items()}
 
     def end_without_lease(self, now: float) -> Grants:
         """A request that came without an ask has ended, for any reason: who gets its slot."""
         self.lapse(now)
-        assert self._unleased > 0, f"a request without a lease ended that did not run: {self!r}"
-        self._unleased -= 1
+        ran = self._unleased.end_without_ask()
+        assert ran, f"a request without a lease ended that did not run: {self!r}"
         if not self._leases:
             self._check()
             return {}
@@ -311,8 +246,7 @@ class LeaseBook:
             epoch = ask.stamp[0]
             lease = self._leases[ask.router] = BookedLease(ask.router, epoch)
             lease.is_deaf = ask.router in self._deaf
-            lease.running = self._left.pop((ask.router, epoch), 0)
-            self._running_left -= lease.running
+            lease.running = self._unleased.take((ask.router, epoch))
         return lease
 
     def _acknowledge(self, now: float, lease: BookedLease, ack: Stamp) -> None:
@@ -332,20 +266,7 @@ class LeaseBook:
 
     def _end_lease(self, lease: BookedLease) -> None:
         del self._leases[lease.router]
-        if lease.running:
-            key = lease.router, lease.epoch
-            self._left[key] = self._left.get(key, 0) + lease.running
-            self._running_left += lease.running
-
-    def _end_left(self, router: str, epoch: int) -> None:
-        key = router, epoch
-        running = self._left.get(key, 0) - 1
-        assert running >= 0, f"a request of {router}/{epoch} ended that did not run: {self!r}"
-        self._running_left -= 1
-        if running:
-            self._left[key] = running
-        else:
-            del self._left[key]
+        self._unleased.add((lease.router, lease.epoch), lease.running)
 
     def _claims(self, now: float, but: BookedLease | None = None) -> list[Claim]:
         """The routers that wait for a slot here, once for each of their classes."""
@@ -438,5 +359,4 @@ class LeaseBook:
 
     def __repr__(self) -> str:
         leases = list(self._leases.values())
-        unleased = f"{self._running_left} left, {self._unleased} without a lease"
-        return f"<LeaseBook {self.promised} of {self.slots}+{self.look_ahead}: {leases}, {unleased}>"
+        return f"<LeaseBook {self.promised} of {self.slots}+{self.look_ahead}: {leases}, {self._unleased!r}>"
