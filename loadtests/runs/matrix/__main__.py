@@ -23,7 +23,7 @@ from loadtests.report import machine
 from loadtests.report.console import say
 from loadtests.report.progress import progress
 from loadtests.runs.matrix import environments, given, kept, page, promised, simulated, writing
-from loadtests.runs.matrix.cases import SERIES, Case, case
+from loadtests.runs.matrix.cases import BESIDE, SERIES, Case, case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.kept import Kept
 from loadtests.runs.matrix.playing import Job, Playing, Stands, clock, planned_s, workers_of
@@ -93,7 +93,7 @@ def _arguments() -> argparse.Namespace:
 
 def _list() -> None:
     say("\n".join(f"{name:<18} {case(name).scenario.duration_s:>4.0f} s  {case(name).scenario.question}"
-                  for name in SERIES))  # fmt: skip
+                  for name in (*SERIES, *BESIDE)))  # fmt: skip
     say("\n" + "\n".join(f"{each.name:<18} {each.about}" for each in SUBJECTS))
 
 

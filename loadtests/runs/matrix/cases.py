@@ -24,6 +24,8 @@ SERIES = (
     "outage_frozen", "outage_killed", "outlier",
 )  # fmt: skip
 """The scenarios of the published page, in its order."""
+BESIDE = ("two_frontends",)
+"""Scenarios with a page of their own: the matrix may take little more than an hour."""
 
 
 @dataclass(frozen=True, eq=False)

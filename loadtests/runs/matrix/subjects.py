@@ -175,7 +175,7 @@ class Subject:
         port, other_port = free_ports(2)
         command = self.build(program, values(made, deadlines, port, other_port), made.folder)
         number = len(made.fronts)
-        process = Process(f"gateway-{number}", command.line, command.env or {}, made.folder)
+        process = Process(f"gateway-{number}" if number else "gateway", command.line, command.env or {}, made.folder)
         server = Server(process, f"http://127.0.0.1:{port}")
         made.router, made.beside = (made.router or server), ([*made.beside, server] if number else [])
         process.start()
