@@ -18,11 +18,13 @@ import uvloop
 from loadtests.cluster.processes import free_ports, get
 from loadtests.cluster.stand import Stand, start_router
 from loadtests.paths import ROOT
+from loadtests.runs.matrix import playing
 from loadtests.runs.matrix.cases import BESIDE, SERIES, case
 from loadtests.runs.matrix.cell import Cell, Series
 from loadtests.runs.matrix.kept import Kept
-from loadtests.runs.matrix.play import make_slow
+from loadtests.runs.matrix.play import Played, make_slow, play
 from loadtests.runs.matrix.playing import Playing, workers_of
+from loadtests.runs.matrix.setup import Setup
 from loadtests.runs.matrix.subjects import (
     SUBJECTS,
     WEIR,
@@ -175,13 +177,21 @@ def test_scenarios_are_played_by_subjects_and_each_result_is_kept(tmp_path: Path
 
 
 @pytest.mark.timeout(180)
-def test_each_tenant_enters_by_its_own_frontend_and_each_subject_stands_twice(tmp_path: Path) -> None:
+def test_each_tenant_enters_by_its_own_frontend_and_each_subject_stands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     made = case("two_frontends")
-    subjects = [subject for subject in map(BY_NAME.get, ("weir", "no_exchange", "one_router", "haproxy")) if subject]
+    subjects = [BY_NAME[name] for name in ("weir", "no_exchange", "one_router", "haproxy")]
     jobs = [(made, subject) for subject in subjects if not subject.missing()]
+    fronts: list[int] = []
+
+    async def watched(setup: Setup, *given: Any, **more: Any) -> Played:
+        assert (setup.enters, setup.stand.weights) == (made.enters, made.weights)
+        fronts.append(len(setup.stand.fronts))
+        return await play(setup, *given, **more)
+
+    monkeypatch.setattr(playing, "play", watched)
     cells: list[Cell] = []
     uvloop.run(Playing(workers_of, jobs, lambda text: None, cells.append, "a test", PACE).all())
-    assert len(cells) == len(jobs)
+    assert fronts == [2, 2, 1, 2][: len(jobs)]
     for cell in cells:
         check_cell(cell)
         assert cell.figures["miscounted"] == 0  # by all frontends together
