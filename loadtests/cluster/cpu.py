@@ -46,7 +46,7 @@ class Cpu:
 
 def read(stand: Stand) -> Cpu:
     """Totals so far."""
-    router = _of(stand.router.process.pid) if stand.router is not None else 0.0
+    router = sum(_of(server.process.pid) for server in stand.fronts)
     workers = sum(_of(worker.process.pid) for worker in stand.workers)
     return Cpu(perf_counter(), _machine(), router, workers, process_time())
 

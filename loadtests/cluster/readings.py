@@ -35,8 +35,9 @@ class Used:
 async def read(stand: Stand) -> Readings:
     """Read now. Raises OSError if a process does not answer."""
     used = cpu.read(stand)
-    url = "" if stand.router is None else stand.router.metrics_url
-    counted = books.of_router((await asyncio.to_thread(get, url)).decode()) if url else None
+    urls = [server.metrics_url for server in stand.fronts if server.metrics_url]
+    texts = [(await asyncio.to_thread(get, url)).decode() for url in urls]
+    counted = sum(map(books.of_router, texts), Counter[str]()) if urls else None
     return Readings(await meters.read(stand.workers), counted, used)
 
 

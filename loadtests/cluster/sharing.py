@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtests.cluster.processes import free_ports
@@ -29,18 +29,29 @@ async def sharing(
     """Run so many routers before the workers of this shape, and stop all of it in every case. Raises LabError without a
     Valkey for this platform.
     """
+    async with (
+        stand(shape, tenants, router=False) as workers,
+        routers_before(workers, tenants, routers, settings) as made,
+    ):
+        yield made
+
+
+@asynccontextmanager
+async def routers_before(
+    workers: Stand, tenants: Sequence[str], routers: int, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Sharing]:
+    """The same before workers that run. `settings` may have another EXCHANGE_URL: an empty one for routers alone."""
     async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(stand(shape, tenants, router=False))
         (port,) = free_ports(1)
-        exchange = EmbeddedValkey(shared.folder / "valkey", port, log=shared.folder / "valkey.log")
+        exchange = EmbeddedValkey(workers.folder / "valkey", port, log=workers.folder / "valkey.log")
         exchange.start()
         stack.callback(exchange.stop)
-        made = Sharing(shared.folder, shared.workers, [], exchange)
+        made = Sharing(workers.folder, workers.workers, [], exchange)
         for number in range(routers):
             name = f"router-{number}"
-            own = Stand(shape, shared.folder / name, shared.workers)
+            own = replace(workers, folder=workers.folder / name, router=None, beside=[])
             own.folder.mkdir()
-            await start_router(own, tenants, {**(settings or {}), "EXCHANGE_URL": exchange.url, "ROUTER_NAME": name})
+            await start_router(own, tenants, {"EXCHANGE_URL": exchange.url, "ROUTER_NAME": name, **(settings or {})})
             assert own.router is not None
             stack.push_async_callback(own.router.process.stop)
             made.routers.append(own.router)

@@ -49,8 +49,9 @@ class Shape:
     @property
     def service_s(self) -> float:
         """The time of a usual answer with every slot busy, including the reading of others' prompts."""
+        writing_ms = (self.step_ms + self.per_sequence_ms * self.slots) * self.answer_tokens
         reading_ms = self.prefill_ms * self.prompt_tokens * self.slots
-        return ((self.step_ms + self.per_sequence_ms * self.slots) * self.answer_tokens + reading_ms) / 1000
+        return (max(writing_ms, reading_ms) + reading_ms) / 1000  # a step reads for as long as it writes, by default
 
     def __str__(self) -> str:
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
@@ -73,13 +74,20 @@ class Server:
 
 @dataclass
 class Stand:
-    """The running processes. `settings`: a router's settings for these workers, beside the defaults."""
+    """The running processes. `settings`: a router's settings for these workers, beside the defaults.
+
+    `frontends`: how many routers or gateways are to stand before the workers: `router`, and those `beside` it.
+    `weights`: of the tenants, where it is not 1.
+    """
 
     shape: Shape
     folder: Path
     workers: list[Server] = field(default_factory=list)
     router: Server | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    beside: list[Server] = field(default_factory=list)
+    frontends: int = 1
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -93,8 +101,13 @@ class Stand:
             server.process.check()
 
     @property
+    def fronts(self) -> list[Server]:
+        """The routers or gateways that were started."""
+        return [*([self.router] if self.router is not None else []), *self.beside]
+
+    @property
     def servers(self) -> list[Server]:
-        return [*self.workers, *([self.router] if self.router is not None else [])]
+        return [*self.workers, *self.fronts]
 
     async def stop(self) -> None:
         """Stop everything, the router first."""
@@ -166,7 +179,7 @@ async def start_router(
     """Start the router with default settings, except its workers, its tenants, `made.settings` and `settings`."""
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
-    file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")
+    file.write_text(tenants_yaml(tenants, may_be_cut, made.weights), encoding="utf-8")
     environment = {
         "WORKERS": ",".join(worker.url for worker in made.workers),
         "TENANTS_FILE": str(file),
@@ -183,11 +196,14 @@ async def ready(server: Server) -> None:
     await until_ready(server.process, f"{server.url}/health/ready")
 
 
-def tenants_yaml(tenants: Sequence[str], may_be_cut: frozenset[str] = frozenset()) -> str:
-    """The tenants file: a key each, and whether answers may be shortened."""
+def tenants_yaml(
+    tenants: Sequence[str], may_be_cut: frozenset[str] = frozenset(), weights: Mapping[str, float] | None = None
+) -> str:
+    """The tenants file: a key each, the weight where it is not 1, and whether answers may be shortened."""
     lines = ["tenants:"]
     for tenant in tenants:
         digest = hashlib.sha256(key_of(tenant).encode("ascii")).hexdigest()
+        weight = f", weight: {weights[tenant]:g}" if weights and tenant in weights else ""
         cut = ", degrade: true" if tenant in may_be_cut else ""
-        lines.append(f'  - {{id: {tenant}, keys: ["sha256:{digest}"]{cut}}}')
+        lines.append(f'  - {{id: {tenant}, keys: ["sha256:{digest}"]{weight}{cut}}}')
     return "\n".join(lines) + "\n"

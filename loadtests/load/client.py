@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -59,12 +59,20 @@ class Bounds:
     returning: int
 
 
+def _pool(url: str, limit: int, rest_s: float | None) -> Pool:
+    """The connections to an address. Raises ValueError if it is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError(f"{url!r} is not an http:// or https:// address")
+    return Pool(parts.hostname, parts.port or PORTS[parts.scheme], limit, rest_s, tls=parts.scheme == "https")
+
+
 class Client:
     """One run of one plan against one address.
 
     `requests` replaces the usual questions, `answer` builds the reader of each answer, and `listen` is called for every
     ended try. A connection idle for more than `rest_s` seconds (default 5) is not reused. `ledger` replaces the
-    default.
+    default. `urls`: the addresses of tenants that do not use `url`.
     """
 
     def __init__(
@@ -79,20 +87,19 @@ class Client:
         rest_s: float | None = None,
         bounds: Bounds | None = None,
         ledger: Ledger | None = None,
+        urls: Mapping[str, str] | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in PORTS or not parts.hostname:
-            raise ValueError(f"{url!r} is not an http:// or https:// address")
         self.plan = plan
         self.ledger = Ledger() if ledger is None else ledger
         self._requests: Requests = requests or Asking(url, plan.route)
         self._answer = answer
         self._listen = listen
         self._source = numbered(asks(plan) if source is None else source)
-        port, tls = parts.port or PORTS[parts.scheme], parts.scheme == "https"
-        pool = partial(Pool, parts.hostname, port, rest_s=rest_s, tls=tls)
-        shared = None if bounds is None else pool(bounds.under_way)
-        self._pools = {tenant.name: shared or pool(tenant.connections) for tenant in plan.tenants}
+        shared = None if bounds is None else _pool(url, bounds.under_way, rest_s)
+        self._pools = {
+            tenant.name: shared or _pool((urls or {}).get(tenant.name, url), tenant.connections, rest_s)
+            for tenant in plan.tenants
+        }
         self._chance = Random(f"{plan.seed}:retries")
         self._bounds = bounds
         self._rate_used_until = -math.inf

@@ -22,13 +22,12 @@ from loadtests.paths import RESULTS, ROOT
 from loadtests.report import machine
 from loadtests.report.console import say
 from loadtests.report.progress import progress
-from loadtests.runs.matrix import environments, given, kept, page, promised, simulated
-from loadtests.runs.matrix.cases import SERIES, Case, case
+from loadtests.runs.matrix import environments, given, kept, page, promised, simulated, writing
+from loadtests.runs.matrix.cases import BESIDE, SERIES, Case, case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.kept import Kept
 from loadtests.runs.matrix.playing import Job, Playing, Stands, clock, planned_s, workers_of
 from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject, versions
-from loadtests.runs.matrix.writing import publish
 from loadtests.scenarios.changes import Changes
 from loadtests.simulator.runs import cores
 from loadtests.target import refusal
@@ -52,6 +51,9 @@ def main() -> int:
     except LabError as error:
         print("\n".join([error.message, *error.notes]), file=sys.stderr)
         return 2
+    if wanted.own and (len(wanted.scenarios) != 1 or wanted.quick or wanted.url or wanted.set):
+        print("--own: one SCENARIO, and neither --quick nor --url nor --set", file=sys.stderr)
+        return 2
     if wanted.url and (why := refusal(wanted.url)):
         print(f"--url: {why}", file=sys.stderr)
         return 2
@@ -61,7 +63,7 @@ def main() -> int:
     jobs = [] if wanted.simulated else _jobs(wanted, store, list(cases.values()), subjects)
     if jobs:
         run(_play(wanted, store, jobs))
-    if wanted.simulated or not (wanted.scenarios or wanted.url or wanted.quick):
+    if wanted.simulated or wanted.own or not (wanted.scenarios or wanted.url or wanted.quick):
         _simulate(store, list(cases))
         if not wanted.scenarios:
             promised.play(store, [wanted.trace] if wanted.trace else [], cores(), say)
@@ -84,13 +86,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--simulated", action="store_true", help="play in the simulator only")
     parser.add_argument("--fresh", action="store_true", help="ignore earlier results")
     parser.add_argument("--out", type=Path, help="write into this folder, whatever was played")
+    parser.add_argument("--own", action="store_true", help="write the one SCENARIO's own page into docs/results")
     parser.add_argument("--list", action="store_true", help="list scenarios and subjects")
     return parser.parse_args()
 
 
 def _list() -> None:
     say("\n".join(f"{name:<18} {case(name).scenario.duration_s:>4.0f} s  {case(name).scenario.question}"
-                  for name in SERIES))  # fmt: skip
+                  for name in (*SERIES, *BESIDE)))  # fmt: skip
     say("\n" + "\n".join(f"{each.name:<18} {each.about}" for each in SUBJECTS))
 
 
@@ -165,14 +168,16 @@ def _finish(
         for subject in filter(each.is_for, subjects)
         if series.cell(each.name, subject.name) is None
     ]
-    if wanted.out is not None:
-        publish(series, cases, wanted.out, None)
+    if wanted.own and not missing:
+        writing.publish_own(series, next(iter(cases.values())), wanted.out or RESULTS)
+    elif wanted.out is not None:
+        writing.publish(series, cases, wanted.out, None)
     elif wanted.scenarios or wanted.against or wanted.url or wanted.set or wanted.simulated:
         say("The page is written where everything is played, or with --out.")
     elif missing or wanted.quick:
         say(f"The page is not written: {', '.join(missing) or 'a quick series has no meaningful figures'}.")
     else:
-        publish(series, cases, RESULTS, ROOT / "README.md")
+        writing.publish(series, cases, RESULTS, ROOT / "README.md")
     return 1 if any(cell.fault for cell in series.cells.values()) else 0
 
 

@@ -9,6 +9,7 @@ If tenants ask about documents, every fifth question is one of twenty known ones
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -30,10 +31,10 @@ EVENTS = ("is down", "is slow", "is full", "drains", "comes back", "refuses a re
 
 
 class Chats:
-    """Makes the requests of a run. `key`: for a gateway with a single key."""
+    """Makes the requests of a run. `key`: for a gateway with a single key. `urls`: of tenants with another address."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
-        self._host = urlsplit(url).netloc
+    def __init__(self, url: str, key: str | None = None, urls: Mapping[str, str] | None = None) -> None:
+        self._url, self._urls = url, urls or {}
         self._key = key
         self._pieces = lru_cache(maxsize=SHAPES)(self._make)
 
@@ -50,7 +51,7 @@ class Chats:
         body = json.dumps(content, separators=(",", ":"))
         lines = [
             f"POST {PATH} HTTP/1.1",
-            f"host: {self._host}",
+            f"host: {urlsplit(self._urls.get(tenant.name, self._url)).netloc}",
             "content-type: application/json",
             f"content-length: {len(body)}",
             f"authorization: Bearer {self._key or key_of(tenant.name)}",

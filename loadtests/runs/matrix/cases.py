@@ -9,7 +9,7 @@ from loadtests.cluster.stand import Shape
 from loadtests.load.capacity import Capacity
 from loadtests.load.figures import Quantiles
 from loadtests.load.plan import Tenant
-from loadtests.runs.matrix.staging import names_of, shape_of, tenants_of
+from loadtests.runs.matrix.staging import members, names_of, shape_of, tenants_of
 from loadtests.runs.matrix.subjects import WAIT_IN_SERVICES, Deadlines, Subject
 from loadtests.scenarios.arrivals import Open
 from loadtests.scenarios.changes import Changes
@@ -24,6 +24,8 @@ SERIES = (
     "outage_frozen", "outage_killed", "outlier",
 )  # fmt: skip
 """The scenarios of the published page, in its order."""
+BESIDE = ("two_frontends",)
+"""Scenarios with a page of their own: the matrix may take little more than an hour."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +58,23 @@ class Case:
         """Whether the tenants ask about documents: all of them, or none."""
         return any(group.ask for group in self.scenario.tenants)
 
+    @property
+    def frontends(self) -> int:
+        return self.scenario.routers.count if self.scenario.routers else 1
+
+    @property
+    def enters(self) -> dict[str, int]:
+        """The frontend of each tenant, if there are several."""
+        groups = self.scenario.tenants if self.frontends > 1 else ()
+        return {name: group.routers[0] for group in groups for name in members(group)}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of the tenants that have another weight than 1."""
+        return {name: group.weight for group in self.scenario.tenants if group.weight != 1 for name in members(group)}
+
     def is_for(self, subject: Subject) -> bool:
-        return subject.plays(asks=self.asks, may_be_cut=bool(self.may_be_cut))
+        return subject.plays(asks=self.asks, may_be_cut=bool(self.may_be_cut), several=self.frontends > 1)
 
     @property
     def hurts(self) -> bool:
@@ -82,6 +99,9 @@ def case(name: str, changes: Changes | None = None) -> Case:
     made = Case(Path(name).stem, on_stage(name, "processes", changes))
     if {group.ask for group in made.scenario.tenants} not in ({0.0}, {1.0}):
         raise LabError(f"{made.name}: real processes ask about documents in all requests, or in none.")
+    if made.frontends > 1 and (made.may_be_cut or any(len(group.routers) != 1 for group in made.scenario.tenants)):
+        raise LabError(f"{made.name}: behind several routers, real processes play whole answers, and tenants that name "
+                       "one router each in `routers`.")  # fmt: skip
     tenants_of(made.scenario, Capacity(1.0, made.shape.answer_tokens, Quantiles()))  # at any capacity; may raise
     return made
 

@@ -21,6 +21,8 @@ class TenantRow(msgspec.Struct, frozen=True):
     """Of the admitted, answered or not."""
     answers_p95_ms: float = 0.0
     """Of the answers."""
+    tokens: int = 0
+    """Of the answers."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -128,6 +130,12 @@ class Series(msgspec.Struct):
     @property
     def machines(self) -> str:
         return together(cell.machine for cell in self.cells.values() if cell.machine)
+
+    def of(self, scenario: str) -> Series:
+        """What was measured of one scenario."""
+        cells = {key: cell for key, cell in self.cells.items() if cell.scenario == scenario}
+        simulated = {name: found for name, found in self.simulated.items() if name == scenario}
+        return msgspec.structs.replace(self, cells=cells, simulated=simulated, promised={})
 
     def cell(self, scenario: str, subject: str) -> Cell | None:
         """The result; None if it was not played, or could not be."""

@@ -39,12 +39,12 @@ deadline. Arrivals in the first and the last three seconds do not count. Each sc
 
 READ_ON = (
     "The targets are below ([on processes](#targets), [in the simulator](#promises-in-the-simulator)), and so is "
-    "[where Weir loses](#where-weir-loses). How to interpret such figures: [load testing](../load-testing.md)."
+    "[where Weir loses](#where-weir-loses). Two frontends, measured alone: [another page](two-frontends.md). How to "
+    "interpret such figures: [load testing](../load-testing.md)."
 )
-OWN = (
-    "Simulated workers, usually two of 8 slots and 80 ms with 10 % jitter. They speak the router's protocol and "
-    "OpenAI's, and refuse requests beyond what they hold."
-)
+BESIDE = "This scenario is beside [the matrix](matrix.md), and measured alone."
+SPEAK = "They speak the router's protocol and OpenAI's, and refuse requests beyond what they hold."
+OWN = f"Simulated workers, usually two of 8 slots and 80 ms with 10 % jitter. {SPEAK}"
 GIVEN = "A stack that was already running: {}. In lab mode it may cut any answer."
 WAYS = "The subjects before these workers:"
 QUICK = "**A quick series: it tests the machinery, and its figures mean nothing.** "
@@ -78,7 +78,7 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
             head=head("Weir and others: the matrix", command=command, machine=series.machines),
             summary=wrapped(f"{QUICK if series.quick else ''}{judged} {READ_ON}"),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
-            subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
+            subjects=_subjects(series),
             versions=series.versions or "no other gateway is installed",
             pictures="\n\n".join(shown),
         ),
@@ -93,6 +93,28 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
     return "\n".join(parts).rstrip() + "\n"
 
 
+def own(series: Series, case: Case) -> str:
+    """The page of one scenario, with the commit and the day of its own run."""
+    series, cases = series.of(case.name), {case.name: case}
+    promises = targets.promises(series, cases)
+    parts = [
+        HEAD.format(
+            head=head(case.title, command=f'make matrix ARGS="{case.name} --own"', machine=series.machines),
+            summary=wrapped(f"{_held(promises)} {BESIDE}"),
+            stack=wrapped(f"Simulated workers: {case.shape}. {SPEAK} {WAYS}"),
+            subjects=_subjects(series),
+            versions=series.versions,
+            pictures="",
+        ).rstrip(),
+        "",
+        *sections.scenarios(series, cases),
+        *_targets(promises),
+        *_losing(series, cases),
+        *_believing(series),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
 def _held(promises: Mapping[str, Sequence[Figure]]) -> str:
     return held(figure for figures in promises.values() for figure in figures)
 
@@ -100,6 +122,10 @@ def _held(promises: Mapping[str, Sequence[Figure]]) -> str:
 def _played(series: Series) -> list[Subject]:
     played = {cell.subject for cell in series.cells.values()}
     return [subject for subject in SUBJECTS if subject.name in played]
+
+
+def _subjects(series: Series) -> str:
+    return "\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series))
 
 
 def _targets(promises: Mapping[str, Sequence[Figure]]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from loadtests.runs.matrix.targets import is_of
 
 SWEEP = ("baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x")
 SPREADS = (*SWEEP, "noisy_neighbour", "degradation", "bursty")  # scenarios with a single deadline
-MARKERS = dict(zip(TITLES, "oHs^DvPX*", strict=True))
+MARKERS = dict(zip(TITLES, "oHs^DvPX*dp", strict=True))
 NEIGHBOURS = (
     ("noisy_neighbour", "small", "a fifth of the capacity\nbeside fifty times it"),
     ("mixed_deadlines", "impatient", "300 ms deadlines\nbeside 3 s ones at 3x"),

@@ -55,6 +55,7 @@ async def workers_of(case: Case) -> AsyncIterator[Stand]:
     """Starts workers, and retrieval with its stores if the case asks about documents."""
     async with AsyncExitStack() as leaving:
         made = await leaving.enter_async_context(stand(case.shape, case.tenants, router=False, worker=WORKER))
+        made.frontends, made.weights = case.frontends, case.weights
         if case.asks:
             retrieval = await leaving.enter_async_context(retrieval_over(CORPUS, case.tenants, RETRIEVAL))
             made.settings = {"RETRIEVAL_URL": retrieval.url, **BUDGET}
@@ -121,8 +122,8 @@ class Playing:
                 asyncio.timeout(within_s),
                 subject.standing(made, case.tenants, case.may_be_cut, limits) as asked,
             ):
-                setup = Setup(asked, measured, lambda text: self.say(f"  {text}"), subject.key, case.asks)
-                await setup.warm_up(case.tenants[0], subject.warm_up_s * self.pace)
+                setup = Setup(asked, measured, lambda text: self.say(f"  {text}"), subject.key, case.asks, case.enters)
+                await setup.warm_up(case.tenants, subject.warm_up_s * self.pace)
                 done = await play(setup, staged, pace=self.pace, alone=subject is WEIR)
                 return self._cell(case, subject, setup, done)
         except TimeoutError:

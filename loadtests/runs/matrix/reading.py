@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loadtests.load.figures import quantiles, share
 from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Refusal
@@ -16,6 +16,7 @@ DROPPED = "refused:deadline_expired"
 """Admitted, and rejected at the deadline."""
 EXCEEDED = "refused:deadline_exceeded"
 """A 504: the deadline passed while a worker ran the request."""
+NO_WEIGHTS: Mapping[str, float] = {}
 WITHOUT = ("", "none", "skipped")
 """Sources without passages: none requested, no time left, or none at this level."""
 BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, HELD_BACK, LATE})
@@ -80,7 +81,7 @@ def row(
         with_passages=sum(each.source not in WITHOUT for each in on_time) / max(1, len(on_time)),
         mean_level=sum(each.level for each in on_time) / max(1, len(on_time)),
         own_hints=own_hints(refusals),
-        fairness=fairness(rows),
+        fairness=fairness(rows, setup.stand.weights),
         honest_on_time=share([each for each in rows if not each.impatient], [], seconds).on_time,
         tenants=[_tenant(tenant.name, rows, seconds) for tenant in run.plan.tenants],
     )
@@ -90,8 +91,10 @@ def _tenant(name: str, rows: Sequence[Asked], seconds: float) -> TenantRow:
     own = [each for each in rows if each.tenant == name]
     on_time = sum(each.ending == ON_TIME for each in own) / max(1, len(own))
     waited = quantiles(each.latency_s for each in own if admitted(each))
-    answered = quantiles(each.latency_s for each in own if each.ending in (ON_TIME, LATE))
-    return TenantRow(name, len(own) / seconds, on_time, waited.p95, answered.p95)
+    answers = [each for each in own if each.ending in (ON_TIME, LATE)]
+    answered = quantiles(each.latency_s for each in answers)
+    tokens = sum(each.tokens for each in answers)
+    return TenantRow(name, len(own) / seconds, on_time, waited.p95, answered.p95, tokens)
 
 
 def in_vain(run: Run) -> float:
@@ -110,8 +113,8 @@ def own_hints(refusals: Sequence[Refusal]) -> float:
     return 1 - max(Counter(hints).values()) / len(hints) if hints else 0.0
 
 
-def fairness(rows: Sequence[Asked]) -> float | None:
-    """Jain's index of the tokens that tenants got on time over their max-min fair shares of the total."""
+def fairness(rows: Sequence[Asked], weights: Mapping[str, float] = NO_WEIGHTS) -> float | None:
+    """Jain's index of the tokens that tenants got on time over their max-min fair shares, by weight, of the total."""
     asked: dict[str, float] = {}
     got: dict[str, float] = {}
     for each in rows:
@@ -120,7 +123,7 @@ def fairness(rows: Sequence[Asked]) -> float | None:
     total = sum(got.values())
     if len(asked) < 2 or total == 0:
         return None
-    shares = max_min(list(asked.values()), [1.0] * len(asked), total)
+    shares = max_min(list(asked.values()), [weights.get(name, 1.0) for name in asked], total)
     return index([got[name] / fair for name, fair in zip(asked, shares, strict=True)])
 
 

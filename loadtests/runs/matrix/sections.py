@@ -8,7 +8,7 @@ from textwrap import fill
 from loadtests.report.figure import formatted
 from loadtests.report.page import table
 from loadtests.runs.matrix.cases import Case
-from loadtests.runs.matrix.cell import Cell, Row, Series
+from loadtests.runs.matrix.cell import Cell, Row, Series, TenantRow
 from loadtests.runs.matrix.simulated import Simulated
 from loadtests.runs.matrix.subjects import SUBJECTS, TITLES
 
@@ -51,7 +51,24 @@ def _scenario(case: Case, cells: Sequence[Cell]) -> Iterator[str]:
         rows = ((cell, next((row for row in cell.rows if row.name == name), None)) for cell in cells)
         yield from table(HEADER, (_line(case, cell, row) for cell, row in rows))
         yield ""
+    if case.frontends > 1:
+        yield from _served(cells)
     yield from _notes(cells)
+
+
+def _served(cells: Sequence[Cell]) -> Iterator[str]:
+    """What each tenant was served, and the first one's quotient to the others together."""
+    played = [(TITLES[cell.subject], cell.rows[0].tenants) for cell in cells if cell.rows]
+    names = [tenant.name for tenant in played[0][1]] if played else []
+    yield "Tokens of the answers, late ones too:\n"
+    rows = ((title, *(f"{each.tokens:,}" for each in tenants), _quotient(tenants)) for title, tenants in played)
+    yield from table(("subject", *(f"{name}:" for name in names), "quotient:"), rows)
+    yield ""
+
+
+def _quotient(tenants: Sequence[TenantRow]) -> str:
+    first, *others = tenants
+    return f"{first.tokens / max(1, sum(each.tokens for each in others)):.2f} to 1"
 
 
 HEADER = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,13 +42,16 @@ class Run:
 
 @dataclass
 class Setup:
-    """Runs the loads of a scenario. `key`: of a subject with a single key. `asks`: questions about documents."""
+    """Runs the loads of a scenario. `key`: of a subject with a single key. `asks`: questions about documents. `enters`:
+    the number of each tenant's frontend, if not the first.
+    """
 
     stand: Stand
     capacity: Capacity
     say: Say
     key: str | None = None
     asks: bool = False
+    enters: Mapping[str, int] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
 
     def goodput(self, run: Run) -> float:
@@ -56,14 +59,21 @@ class Setup:
         return run.figures.all.goodput_tokens_per_s / self.capacity.tokens_per_s
 
     def client(self, plan: Plan) -> Client:
-        url = self.stand.url
-        requests = Questions(url, question, PASSAGES) if self.asks else Chats(url, self.key)
-        return Client(plan, url, requests=requests, answer=Reply)
+        url, urls = self.stand.url, {tenant.name: self._url_of(tenant.name) for tenant in plan.tenants}
+        requests = Questions(url, question, PASSAGES) if self.asks else Chats(url, self.key, urls)
+        return Client(plan, url, requests=requests, answer=Reply, urls=urls)
 
-    async def warm_up(self, tenant: str, seconds: float) -> None:
+    def _url_of(self, tenant: str) -> str:
+        fronts = self.stand.fronts
+        return fronts[self.enters.get(tenant, 0) % len(fronts)].url
+
+    async def warm_up(self, tenants: Sequence[str], seconds: float) -> None:
+        """A few requests of one tenant at each frontend."""
         if seconds > 0:
-            few = Tenant(tenant, (Step(0, WARM_UP_PER_S),), arrivals="paced", deadline_ms=PATIENT_MS)
-            await self.client(Plan(seconds, (few,), warmup_s=0, cooldown_s=0)).run()
+            steps = (Step(0, WARM_UP_PER_S),)
+            firsts = {self._url_of(name): name for name in reversed(tenants)}.values()
+            few = tuple(Tenant(name, steps, arrivals="paced", deadline_ms=PATIENT_MS) for name in firsts)
+            await self.client(Plan(seconds, few, warmup_s=0, cooldown_s=0)).run()
 
     async def run(
         self,

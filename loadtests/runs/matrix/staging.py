@@ -16,7 +16,7 @@ from statistics import fmean
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
-from loadtests.load.plan import MAX_RETRIES, MAX_TOKENS, Recorded, Step, Tenant
+from loadtests.load.plan import MAX_RETRIES, MAX_TOKENS, PROMPT_TOKENS, Recorded, Step, Tenant
 from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
 from loadtests.load.recorded import tenants_of as recorded_tenants
 from loadtests.scenarios.arrivals import Gamma, Open, Trace
@@ -133,6 +133,8 @@ def _members(
     group: TenantGroup, workers: SlotWorkers | StepWorkers, capacity: Capacity, seconds: float
 ) -> Iterator[Tenant]:
     service = service_of(group, workers)
+    reads = isinstance(workers, StepWorkers) and not group.ask
+    prompt = constant(max(1.0, prompt_of(group))) if reads else PROMPT_TOKENS
     kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean, seconds)
     deadline_ms, client_timeout_ms = _times(group)
     for name in members(group):
@@ -140,6 +142,7 @@ def _members(
             name,
             tuple(Step(step.from_s, step.per_s / group.count) for step in steps),
             kind,
+            prompt_tokens=prompt,
             answer_tokens=service,
             deadline_ms=deadline_ms,
             client_timeout_ms=client_timeout_ms,

@@ -3,7 +3,7 @@
 Every subject has the same workers and gets the same bytes. The router's mechanisms are switched off as an operator does
 it (`POST /admin/policy`). Each other gateway has a configuration in `configs/` that its users would consider fair.
 `values` fills in what depends on the load, by one rule for all: a worker gets as many requests as it has slots, as many
-again may wait, and no request waits longer than the service promises.
+again may wait, and no request waits longer than the service promises. Of several frontends each has its equal part.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import asyncio
 import json
 import shutil
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 from time import monotonic
 from urllib.parse import urlsplit
 
 from loadtests.cluster.processes import Process, free_ports, get, until_ready
+from loadtests.cluster.sharing import routers_before
 from loadtests.cluster.stand import Server, Shape, Stand, start_router
 from loadtests.internal import headers
 from loadtests.runs.matrix import environments
@@ -47,7 +49,7 @@ class Deadlines:
 
 def values(made: Stand, deadlines: Deadlines, port: int, other_port: int) -> dict[str, str]:
     """The values that a configuration may name in `${}`; `other_port` is for health or metrics."""
-    shape = made.shape
+    shape = replace(made.shape, slots=max(1, made.shape.slots // made.frontends))
     found = {
         "PORT": port,
         "HEALTH_PORT": other_port,
@@ -57,7 +59,7 @@ def values(made: Stand, deadlines: Deadlines, port: int, other_port: int) -> dic
         "QUEUE_SIZE": shape.all_slots,
         "TENANT_LIMIT": shape.all_slots + shape.all_slots // 2,
         "ALL_TENANTS_QUEUE_SIZE": 2 * shape.all_slots,
-        "QUEUE_MS": f"{queue_timeout_ms(shape, deadlines):.0f}",
+        "QUEUE_MS": f"{queue_timeout_ms(made.shape, deadlines):.0f}",
         "LONGEST_S": max(1, round(deadlines.longest_ms / 1000)),
         "KEY": LITELLM_KEY,
         **{f"WORKER_{index}": worker.url for index, worker in enumerate(made.workers)},
@@ -90,7 +92,8 @@ class Subject:
     `off`: mechanisms of the router that are switched off. `cuts`: answers are cut if a scenario allows it. For another
     gateway: `program` finds its executable, `build` makes its command, `package` is its name for pip, `key` is its only
     key if it knows no tenants, and `warm_up_s` is the duration of a few requests before the load, for gateways that
-    load parts of themselves late.
+    load parts of themselves late. Two processes that are not `light` leave no time for the rest of a small machine. For
+    scenarios of several frontends only: `settings` of the routers, or one `single` router in their place.
     """
 
     name: str
@@ -103,14 +106,21 @@ class Subject:
     package: str = ""
     key: str | None = None
     warm_up_s: float = 0.0
+    light: bool = True
+    settings: Mapping[str, str] = field(default_factory=dict)
+    single: bool = False
 
     @property
     def is_router(self) -> bool:
         return self.program is None
 
-    def plays(self, *, asks: bool, may_be_cut: bool) -> bool:
-        """Whether the scenario applies: no other gateway answers from documents, and `cuts` needs cuttable answers."""
+    def plays(self, *, asks: bool, may_be_cut: bool, several: bool) -> bool:
+        """Whether the scenario applies: no other gateway answers from documents, `cuts` needs cuttable answers,
+        mechanisms are switched off at one router only, and of several frontends each is light.
+        """
         if asks and (self.off or not self.is_router):
+            return False
+        if self.off or not self.light if several else self.single or self.settings:
             return False
         return self.cuts or may_be_cut
 
@@ -133,18 +143,21 @@ class Subject:
             async with self._switched(made):
                 yield made
             return
-        before_workers = replace(made, router=None)
-        try:
-            if self.is_router:
-                await start_router(before_workers, tenants, may_be_cut=may_be_cut if self.cuts else frozenset())
-                async with self._switched(before_workers):
-                    yield before_workers
+        before_workers = replace(made, router=None, beside=[], frontends=1 if self.single else made.frontends)
+        async with AsyncExitStack() as leaving:
+            leaving.push_async_callback(_stop, before_workers)
+            if not self.is_router:
+                for _ in range(made.frontends):
+                    await self._start(before_workers, deadlines)
+            elif before_workers.frontends > 1:
+                own = replace(before_workers, folder=Path(tempfile.mkdtemp(dir=made.folder)))
+                routers = routers_before(own, tenants, made.frontends, self.settings)
+                before_workers.router, *before_workers.beside = (await leaving.enter_async_context(routers)).routers
             else:
-                await self._start(before_workers, deadlines)
-                yield before_workers
-        finally:
-            if before_workers.router is not None:
-                await before_workers.router.process.stop()
+                await start_router(before_workers, tenants, may_be_cut=may_be_cut if self.cuts else frozenset())
+            if self.is_router:
+                await leaving.enter_async_context(self._switched(before_workers))
+            yield before_workers
 
     @asynccontextmanager
     async def _switched(self, made: Stand) -> AsyncIterator[None]:
@@ -161,10 +174,17 @@ class Subject:
             raise RuntimeError(self.missing())
         port, other_port = free_ports(2)
         command = self.build(program, values(made, deadlines, port, other_port), made.folder)
-        process = Process("gateway", command.line, command.env or {}, made.folder)
-        made.router = Server(process, f"http://127.0.0.1:{port}")
+        number = len(made.fronts)
+        process = Process(f"gateway-{number}" if number else "gateway", command.line, command.env or {}, made.folder)
+        server = Server(process, f"http://127.0.0.1:{port}")
+        made.router, made.beside = (made.router or server), ([*made.beside, server] if number else [])
         process.start()
         await until_ready(process, command.ready_url, READY_WITHIN_S)
+
+
+async def _stop(stand: Stand) -> None:
+    for server in stand.fronts:
+        await server.process.stop()
 
 
 def switch(stand: Stand, off: Sequence[str]) -> None:
@@ -258,7 +278,11 @@ SUBJECTS = (
     Subject("vllm-router", "vllm-router", "its concurrency limit and queue",
             program=environments.program("vllm-router"), build=router_with("vllm_router.args"), package="vllm-router"),
     Subject("litellm", "LiteLLM", "one proxy process, warmed up before each load",
-            program=environments.program("litellm"), build=litellm, package="litellm", key=LITELLM_KEY, warm_up_s=4.0),
+            program=environments.program("litellm"), build=litellm, package="litellm", key=LITELLM_KEY, warm_up_s=4.0,
+            light=False),
+    Subject("no_exchange", "no exchange", "the same routers without a store, so that none knows of the other",
+            settings={"EXCHANGE_URL": ""}),
+    Subject("one_router", "one router", "the same router once, for all tenants", single=True),
 )  # fmt: skip
 TITLES = {subject.name: subject.title for subject in SUBJECTS}
 

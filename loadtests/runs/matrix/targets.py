@@ -55,7 +55,7 @@ READ: dict[str, Read] = {
     "wait_p95": _wait("p95_ms"),
 }
 """Figures of all tenants together."""
-OF_TENANTS = ("on_time", "p95_over_alone", "p95_less_alone_ms")
+OF_TENANTS = ("on_time", "p95_over_alone", "p95_less_alone_ms", "served_share")
 """Figures of one tenant, or of a group's worst tenant."""
 
 
@@ -126,6 +126,8 @@ def _of_tenants(cell: Cell, row: Row, must: Must) -> tuple[float, str] | None:
     own = [tenant for tenant in row.tenants if is_of(tenant, must.of or "")]
     if must.figure == "on_time":
         return min(tenant.on_time for tenant in own), ""
+    if must.figure == "served_share":
+        return sum(tenant.tokens for tenant in own) / max(1, sum(tenant.tokens for tenant in row.tenants)), ""
     alone_ms = cell.figures.get(f"{must.of}_alone_p95_ms")
     if alone_ms is None:
         return None

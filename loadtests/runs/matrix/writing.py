@@ -13,6 +13,15 @@ from loadtests.runs.matrix.cell import Series
 NAME = "matrix"
 
 
+def publish_own(series: Series, case: Case, folder: Path) -> None:
+    """The page of one scenario, and what it is made from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = case.name.replace("_", "-")
+    kept.write(folder / f"{name}.json", series.of(case.name))
+    (folder / f"{name}.md").write_text(page.own(series, case), encoding="utf-8")
+    say(f"Written to {folder}: {name}.md and {name}.json.")
+
+
 def publish(series: Series, cases: Mapping[str, Case], folder: Path, readme_path: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     kept.write(folder / f"{NAME}.json", series)

@@ -57,7 +57,7 @@ def on_time(scenario: Scenario, report: PolicyReport, name: str) -> float:
     "name",
     [
         "routers_aggressor", "routers_weights", "routers_alone", "routers_flood", "routers_everywhere",
-        "routers_skewed_3x", "routers_big_neighbour", "routers_light", "routers_classes",
+        "routers_skewed_3x", "routers_big_neighbour", "routers_light", "routers_classes", "two_frontends",
     ],
 )  # fmt: skip
 def test_a_row_holds_its_targets(name: str) -> None:

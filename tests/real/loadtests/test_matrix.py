@@ -18,11 +18,13 @@ import uvloop
 from loadtests.cluster.processes import free_ports, get
 from loadtests.cluster.stand import Stand, start_router
 from loadtests.paths import ROOT
-from loadtests.runs.matrix.cases import SERIES, case
+from loadtests.runs.matrix import playing
+from loadtests.runs.matrix.cases import BESIDE, SERIES, case
 from loadtests.runs.matrix.cell import Cell, Series
 from loadtests.runs.matrix.kept import Kept
-from loadtests.runs.matrix.play import make_slow
+from loadtests.runs.matrix.play import Played, make_slow, play
 from loadtests.runs.matrix.playing import Playing, workers_of
+from loadtests.runs.matrix.setup import Setup
 from loadtests.runs.matrix.subjects import (
     SUBJECTS,
     WEIR,
@@ -54,7 +56,7 @@ def test_scenarios_and_subjects_can_be_listed() -> None:
     listed = command("--list")
     assert listed.returncode == 0
     names = [line.split()[0] for line in listed.stdout.splitlines() if line]
-    assert names == [*SERIES, *BY_NAME]
+    assert names == [*SERIES, *BESIDE, *BY_NAME]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,8 @@ def test_subjects_stand_and_go_and_workers_heal() -> None:
 def test_scenarios_are_played_by_subjects_and_each_result_is_kept(tmp_path: Path) -> None:
     said: list[str] = []
     kept = Kept(tmp_path / "series.json", Series("abc"), said.append)
-    there = [subject for subject in SUBJECTS if subject.is_router or subject.name == "haproxy"]
+    routers = filter(case("baseline").is_for, SUBJECTS)
+    there = [subject for subject in routers if subject.is_router or subject.name == "haproxy"]
     subjects = [subject for subject in there if not subject.missing()]
     jobs = [(played, subject) for played in (case("baseline"), case("slow_worker")) for subject in subjects]
     playing = Playing(workers_of, jobs, said.append, kept.keep, "a test", PACE)
@@ -171,6 +174,27 @@ def test_scenarios_are_played_by_subjects_and_each_result_is_kept(tmp_path: Path
     rows = [row for cell in kept.series.cells.values() if cell.subject == WEIR.name for row in cell.rows]
     assert any(row.answers_per_s > 0 for row in rows)  # late ones too: how fast the machine is was not asked here
     assert any(f"1 of {len(jobs)}" in line for line in said)
+
+
+@pytest.mark.timeout(180)
+def test_each_tenant_enters_by_its_own_frontend_and_each_subject_stands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = case("two_frontends")
+    subjects = [BY_NAME[name] for name in ("weir", "no_exchange", "one_router", "haproxy")]
+    jobs = [(made, subject) for subject in subjects if not subject.missing()]
+    fronts: list[int] = []
+
+    async def watched(setup: Setup, *given: Any, **more: Any) -> Played:
+        assert (setup.enters, setup.stand.weights) == (made.enters, made.weights)
+        fronts.append(len(setup.stand.fronts))
+        return await play(setup, *given, **more)
+
+    monkeypatch.setattr(playing, "play", watched)
+    cells: list[Cell] = []
+    uvloop.run(Playing(workers_of, jobs, lambda text: None, cells.append, "a test", PACE).all())
+    assert fronts == [2, 2, 1, 2][: len(jobs)]
+    for cell in cells:
+        check_cell(cell)
+        assert cell.figures["miscounted"] == 0  # by all frontends together
 
 
 def test_a_gateway_that_ends_is_a_fault_in_its_own_cell_and_no_more(tmp_path: Path) -> None:

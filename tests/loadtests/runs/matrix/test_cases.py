@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtests.cluster.stand import Stand
+from loadtests.cluster.processes import Process
+from loadtests.cluster.stand import Server, Stand
+from loadtests.load.arrivals import Ask
 from loadtests.load.capacity import Capacity
 from loadtests.load.figures import Quantiles
 from loadtests.load.plan import Plan, Tenant
 from loadtests.runs.matrix import targets
-from loadtests.runs.matrix.cases import SERIES, Case, deadlines
+from loadtests.runs.matrix.cases import BESIDE, SERIES, Case, deadlines
 from loadtests.runs.matrix.cases import case as unread_case
 from loadtests.runs.matrix.play import play
 from loadtests.runs.matrix.playing import planned_s
@@ -54,7 +57,7 @@ def played(of: Case, folder: Path, *, alone: bool = True) -> list[Plan]:
     return setup.plans
 
 
-each_case = pytest.mark.parametrize("name", SERIES)
+each_case = pytest.mark.parametrize("name", [*SERIES, *BESIDE])
 
 
 @each_case
@@ -129,9 +132,35 @@ def test_documents_are_asked_about_by_all_or_by_nobody(tmp_path: Path) -> None:
             unread_case("baseline", Changes(sets=sets))
 
 
+def test_behind_two_frontends_each_tenant_has_its_own_and_all_have_their_weights() -> None:
+    made = case("two_frontends")
+    assert (made.frontends, made.enters, made.weights) == (2, {"premium": 0, "regular": 1}, {"premium": 4})
+    assert (case("baseline").frontends, case("baseline").enters, case("baseline").weights) == (1, {}, {})
+    for sets in (("tenants.0.routers=[]",), ("tenants.1.routers=[0, 1]",), ("tenants.0.may_clamp=true",)):
+        with pytest.raises(LabError, match="one router each"):
+            unread_case("two_frontends", Changes(sets=sets))
+
+
+def test_requests_go_to_the_frontend_of_their_tenant_and_to_the_only_one_where_there_is_one(tmp_path: Path) -> None:
+    made = case("two_frontends")
+    stand = Stand(made.shape, tmp_path, router=server(tmp_path, 7001), beside=[server(tmp_path, 7002)])
+    tenants = tenants_of(made.scenario, capacity(made))
+    for fronts, ports in ((stand, {"premium": 7001, "regular": 7002}), (replace(stand, beside=[]), {"regular": 7001})):
+        client = Setup(fronts, capacity(made), lambda text: None, enters=made.enters).client(Plan(9.0, tenants))
+        for tenant in tenants:
+            ask = Ask(0.0, tenant, 512, 1, False)
+            host = f"host: 127.0.0.1:{ports.get(tenant.name, 7001)}\r\n".encode()
+            assert host in client._requests.bytes_of(ask, 1)
+            assert host == b"host: 127.0.0.1:%d\r\n" % client._pools[tenant.name]._port
+
+
+def server(folder: Path, port: int) -> Server:
+    return Server(Process("front", (), {}, folder), f"http://127.0.0.1:{port}")
+
+
 def test_every_one_is_a_file_and_named_once() -> None:
-    assert len(set(SERIES)) == len(SERIES)
-    assert {*SERIES} <= {*names()}
+    assert len({*SERIES, *BESIDE}) == len(SERIES) + len(BESIDE)
+    assert {*SERIES, *BESIDE} <= {*names()}
     assert len({case(name).title for name in SERIES}) == len(SERIES)
 
 

@@ -248,6 +248,37 @@ def test_tables_are_whole_whatever_could_not_be_played() -> None:
         assert {line.count("|") for line in table} == {table[0].count("|")}, table[0]
 
 
+def served(subject: str, premium: int, regular: int) -> Cell:
+    tenants = [TenantRow(name, 9.0, 1.0, 110.0, 100.0, tokens) for name, tokens in
+               (("premium", premium), ("regular", regular))]  # fmt: skip
+    return cell("two_frontends", subject, [msgspec.structs.replace(row("two_frontends"), tenants=tenants)])
+
+
+@pytest.mark.parametrize(
+    ("premium", "regular", "held"), [(255, 65, True), (163, 162, False), (378, 100, False), (422, 100, False)]
+)
+def test_two_routers_share_by_weight_within_a_twentieth(premium: int, regular: int, held: bool) -> None:
+    made = case("two_frontends")
+    found = targets.promises(series(served("weir", premium, regular)), {made.name: made})[made.title]
+    assert len(found) == 2
+    assert all(figure.held for figure in found) is held
+
+
+def test_a_scenario_has_a_page_of_its_own_with_what_each_tenant_was_served(tmp_path: Path) -> None:
+    made = series(*whole().cells.values(), served("weir", 255, 65), served("no_exchange", 163, 162))
+    writing.publish_own(made, case("two_frontends"), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"two-frontends.md", "two-frontends.json"}
+    text = (tmp_path / "two-frontends.md").read_text()
+    assert f'Written by `make matrix ARGS="two_frontends --own"`, on {MACHINE}.' in text
+    assert "| Weir | 255 | 65 | 3.92 to 1 |" in text
+    assert "| no exchange | 163 | 162 | 1.01 to 1 |" in text
+    assert "Overload" not in text
+    assert "bounded FIFO" not in text
+    kept_of_it = kept.read(tmp_path / "two-frontends.json")
+    assert kept_of_it is not None
+    assert {each.scenario for each in kept_of_it.cells.values()} == {"two_frontends"}
+
+
 def test_everything_is_written_and_the_pictures_are_there(tmp_path: Path) -> None:
     made = whole()
     page_of_readme = tmp_path / "README.md"

@@ -54,6 +54,15 @@ def test_fairness_is_what_was_got_over_what_was_due() -> None:
     one_has_all = [asked(0, ON_TIME, tenant="a"), asked(1, "refused:yield", tenant="b")]
     assert reading.fairness(one_has_all) == pytest.approx(0.5)
     assert reading.fairness([asked(0, ON_TIME)]) is None
+    by_weight = [asked(n, ON_TIME, tenant="a") for n in range(4)] + [asked(9, ON_TIME, tenant="b")]
+    by_weight += [asked(10 + n, "refused:yield", tenant=name) for name in "ab" for n in range(5)]
+    assert reading.fairness(by_weight, {"a": 4.0}) == pytest.approx(1)
+    assert reading.fairness(by_weight) == pytest.approx(0.735, abs=0.001)
+
+
+def test_a_tenant_was_served_what_was_answered_late_or_not(tmp_path: Path) -> None:
+    run = load(asked(0, ON_TIME), asked(1, LATE), asked(2, "failed:cut"), asked(3, "refused:yield"))
+    assert [tenant.tokens for tenant in reading.row("x", setup(tmp_path), run, 1.0).tenants] == [16]
 
 
 def test_a_second_counts_what_was_sent_and_what_ended_in_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 from loadtests.cluster.stand import Shape
 from loadtests.load.capacity import Capacity
 from loadtests.load.figures import Quantiles
-from loadtests.load.plan import Step
+from loadtests.load.plan import PROMPT_TOKENS, Step
 from loadtests.runs.matrix.staging import LEAVES_AFTER_MS, SPREAD, names_of, shape_of, tenants_of
 from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Retries, Scenario, parse
@@ -146,6 +146,8 @@ def test_workers_of_steps_are_played_as_they_are_and_prompts_cost() -> None:
     assert shape_of(made) == Shape(2, 8, 6.0, 48, 0.0, per_sequence_ms=0.15, prefill_ms=0.06, prompt_tokens=1040)
     (tenant,) = tenants_of(made, CAPACITY)
     assert tenant.answer_tokens == constant(48)
+    assert tenant.prompt_tokens == PROMPT_TOKENS  # a question: the passages are the router's
+    assert [each.prompt_tokens for each in tenants_of(case("two_frontends").scenario, CAPACITY)] == [constant(512)] * 2
     assert [step.per_s for step in tenant.steps] == pytest.approx([each * 1600 / 48 for each in (1, 1.5, 2, 3, 1)])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-from loadtests.cluster.stand import Shape
+from loadtests.cluster.stand import Shape, tenants_yaml
 from loadtests.runs.matrix.subjects import (
     CONFIGS,
     MECHANISMS,
@@ -64,6 +65,26 @@ def test_a_router_has_as_many_at_work_as_there_are_slots_and_as_many_again_waiti
     assert not [each for each in line if each.startswith("#")]
 
 
+def test_of_two_frontends_each_has_half_of_the_slots_and_waits_as_long(tmp_path: Path) -> None:
+    one = a_stand(tmp_path)
+    alone, half = (values(each, DEADLINES, 6001, 6002) for each in (one, replace(one, frontends=2)))
+    assert {name: half[name] for name in ("SLOTS", "ALL_SLOTS", "QUEUE_SIZE")} == {
+        "SLOTS": "4", "ALL_SLOTS": "8", "QUEUE_SIZE": "8"
+    }  # fmt: skip
+    assert half["QUEUE_MS"] == alone["QUEUE_MS"]
+
+
+def test_a_step_reads_as_long_as_it_writes_so_long_prompts_take_twice_their_reading_time() -> None:
+    reading = Shape(1, 2, 4.0, 1, prefill_ms=0.03, prompt_tokens=500)
+    assert reading.service_s == pytest.approx(2 * 0.030)
+    assert replace(reading, answer_tokens=10).service_s == pytest.approx(0.040 + 0.030)
+
+
+def test_a_tenants_file_has_the_weights_that_are_not_one() -> None:
+    one, other = yaml.safe_load(tenants_yaml(("a", "b"), weights={"a": 4.0}))["tenants"]
+    assert (one["weight"], other.get("weight")) == (4, None)
+
+
 def test_a_wait_leaves_the_shortest_deadline_time_for_an_answer() -> None:
     assert queue_timeout_ms(Shape(), DEADLINES) == pytest.approx(180)
     assert queue_timeout_ms(Shape(), Deadlines(100, 50)) >= 1  # 0 would be no limit
@@ -91,8 +112,11 @@ def test_the_first_is_weir_and_names_are_given_once() -> None:
 def test_without_cuts_is_played_where_something_may_be_cut_and_only_the_router_has_documents() -> None:
     played = {
         name: [subject.name for subject in SUBJECTS if case(name).is_for(subject)]
-        for name in ("baseline", "degradation", "degradation_documents")
+        for name in ("baseline", "degradation", "degradation_documents", "two_frontends")
     }
-    assert played["degradation"] == [subject.name for subject in SUBJECTS]
-    assert played["baseline"] == [subject.name for subject in SUBJECTS if subject.name != "no_degradation"]
+    assert played["degradation"] == [each.name for each in SUBJECTS if each.name not in ("no_exchange", "one_router")]
+    assert played["baseline"] == [name for name in played["degradation"] if name != "no_degradation"]
+    assert played["two_frontends"] == [
+        "weir", "haproxy", "haproxy_by_hand", "sglang-router", "vllm-router", "no_exchange", "one_router"
+    ]  # fmt: skip
     assert played["degradation_documents"] == ["weir", "no_degradation"]
