@@ -34,6 +34,8 @@ class Server:
         self.slots = slots
         self.running = self.highest = self.begun = 0
         self.service_s = SERVICE_S
+        self.crowding_s = 0.0
+        """How much longer it takes for each request that runs."""
         self.worker = EvilWorker("openai", lambda talk: self.serve, model=model)
 
     async def serve(self, talk: Talk) -> None:
@@ -47,18 +49,19 @@ class Server:
         await talk.send(answer)
 
     async def answer(self, talk: Talk) -> bytes:
-        await asyncio.sleep(self.service_s)
+        await asyncio.sleep(self.service_s + self.crowding_s * self.running)
         return talk.answered()
 
 
 class Desked:
-    """Routers, the server, and the desk, which can be stopped and started."""
+    """Routers, the server, and the desk, which can be stopped and started, and `learns` how many slots there are."""
 
-    def __init__(self, shared: Shared, server: Server, hold_s: float) -> None:
+    def __init__(self, shared: Shared, server: Server, hold_s: float, *, learns: bool = False) -> None:
         self.shared = shared
         self.server = server
         self.lending: DeskLending
         self._hold_s = hold_s
+        self._slots = "auto" if learns else str(server.slots)
         self._port = 0
         self._metrics_port = 0
         self._desk = AsyncExitStack()
@@ -74,8 +77,8 @@ class Desked:
 
     async def start(self) -> None:
         settings = _Settings(
-            desk_port=self._port, metrics_port=self._metrics_port, desk_servers=f"server-a={self.server.slots}",
-            desk_hold_s=self._hold_s, log_level="ERROR", drain_timeout_s=0.5,
+            desk_port=self._port, metrics_port=self._metrics_port, desk_servers=f"server-a={self._slots}",
+            desk_max_slots=self.server.slots, desk_hold_s=self._hold_s, log_level="ERROR", drain_timeout_s=0.5,
         )  # fmt: skip
         process = build(settings, rng=chance_here())
         self._desk = AsyncExitStack()
@@ -100,14 +103,16 @@ class Desked:
 
 @asynccontextmanager
 async def desked(
-    routers: int = 2, slots: int = 2, *, hold_s: float = 20.0, learned: bool = True, **settings: Any
+    routers: int = 2, slots: int = 2, *, hold_s: float = 20.0, learns: bool = False, **settings: Any
 ) -> AsyncIterator[Desked]:
-    """So many routers before a server with so many slots. `learned`: the desk has begun to lend."""
+    """So many routers before a server with so many slots, or for which the desk `learns` at most so many. It has begun
+    to lend.
+    """
     async with AsyncExitStack() as stack:
         server = Server(slots)
         await stack.enter_async_context(running(server.worker))
         shared = Shared([], [], MemoryStores(), slots, stack=stack)
-        made = Desked(shared, server, hold_s)
+        made = Desked(shared, server, hold_s, learns=learns)
         await made.start()
         stack.push_async_callback(made.stop)
         folder = stack.enter_context(TemporaryDirectory())
@@ -116,8 +121,7 @@ async def desked(
         file.write_text(json.dumps({"workers": [entry]}), encoding="utf-8")
         for number in range(routers):
             await add_router(shared, number, [], workers_file=file, **settings)
-        if learned:
-            await asyncio.sleep(LEARN_S)
+        await asyncio.sleep(LEARN_S)
         yield made
         await shared.resting()
         assert server.highest <= slots, f"{server.highest} requests ran at once, on {slots} slots"
