@@ -19,6 +19,7 @@ from services.desk.app import build
 from services.desk.book import LEARN_S
 from services.desk.config import DeskSettings
 from services.desk.lending import DeskLending
+from services.runtime.log import Log
 from tests.router.rig import client_of, samples_in
 from tests.router.sharedrig import MemoryStores, Shared, SharedRouter, add_router
 from tests.virtual import chance_here, running_here
@@ -56,11 +57,14 @@ class Server:
 class Desked:
     """Routers, the server, and the desk, which can be stopped and started, and `learns` how many slots there are."""
 
-    def __init__(self, shared: Shared, server: Server, hold_s: float, *, learns: bool = False) -> None:
+    def __init__(
+        self, shared: Shared, server: Server, hold_s: float, *, learns: bool = False, log: Log | None = None
+    ) -> None:
         self.shared = shared
         self.server = server
         self.lending: DeskLending
         self._hold_s = hold_s
+        self._log = log
         self._slots = "auto" if learns else str(server.slots)
         self._port = 0
         self._metrics_port = 0
@@ -80,7 +84,7 @@ class Desked:
             desk_port=self._port, metrics_port=self._metrics_port, desk_servers=f"server-a={self._slots}",
             desk_max_slots=self.server.slots, desk_hold_s=self._hold_s, log_level="ERROR", drain_timeout_s=0.5,
         )  # fmt: skip
-        process = build(settings, rng=chance_here())
+        process = build(settings, rng=chance_here(), log=self._log)
         self._desk = AsyncExitStack()
         await self._desk.enter_async_context(running_here(process))
         self._desk.callback(process.log.close)
@@ -103,16 +107,22 @@ class Desked:
 
 @asynccontextmanager
 async def desked(
-    routers: int = 2, slots: int = 2, *, hold_s: float = 20.0, learns: bool = False, **settings: Any
+    routers: int = 2,
+    slots: int = 2,
+    *,
+    hold_s: float = 20.0,
+    learns: bool = False,
+    log: Log | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Desked]:
     """So many routers before a server with so many slots, or for which the desk `learns` at most so many. It has begun
-    to lend.
+    to lend. `log`: of all of them.
     """
     async with AsyncExitStack() as stack:
         server = Server(slots)
         await stack.enter_async_context(running(server.worker))
         shared = Shared([], [], MemoryStores(), slots, stack=stack)
-        made = Desked(shared, server, hold_s, learns=learns)
+        made = Desked(shared, server, hold_s, learns=learns, log=log)
         await made.start()
         stack.push_async_callback(made.stop)
         folder = stack.enter_context(TemporaryDirectory())
@@ -120,7 +130,7 @@ async def desked(
         entry = {"name": "server-a", "kind": "openai", "url": server.worker.url, "desk": made.url, "metrics": False}
         file.write_text(json.dumps({"workers": [entry]}), encoding="utf-8")
         for number in range(routers):
-            await add_router(shared, number, [], workers_file=file, **settings)
+            await add_router(shared, number, [], workers_file=file, log=log, **settings)
         await asyncio.sleep(LEARN_S)
         yield made
         await shared.resting()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from math import inf
 
 import pytest
 
 from services.core.leases.times import LINGER_S
 from services.desk.book import LEARN_S
+from services.runtime.log import Log
 from tests.desk.rig import SERVICE_S, Desked, desked
 from tests.router.sharedrig import floods
 from tests.virtual import run
@@ -204,6 +206,33 @@ def test_what_a_desk_lends_is_seen_in_metrics() -> None:
             assert await runs == 200
             state = (await made.routers[0].metrics.get("/admin/state")).json()["sharing"]
             assert [worker["slots"] for worker in state["workers"]] == [2]
+
+    run(main)
+
+
+def test_no_log_grows_with_asks_and_grants() -> None:
+    """At the default level a request has its line at its router, and nothing else has one for each."""
+
+    async def main() -> None:
+        written = io.BytesIO()
+        async with desked(slots=2, learns=True, log=Log("all", "INFO", written, threaded=False)) as made:
+            one, other = made.routers
+
+            def lines() -> list[str]:
+                return [line for line in written.getvalue().decode().splitlines() if "/v1/chat/completions" not in line]
+
+            async with floods((one, "a", 4), (other, "b", 4)):
+                await asyncio.sleep(1.0)
+                before, moves, begun = lines(), made.lending.book.moves, made.server.begun
+                await asyncio.sleep(5.0)
+                assert made.server.begun - begun > 50
+                assert made.lending.book.moves - moves > 50
+                assert lines() == before
+            assert "/v1/chat/completions" in written.getvalue().decode()
+            await made.stop()
+            await asyncio.sleep(0.1)
+            assert "the lease has ended" in str(lines()), "what happens once is written"
+            await made.start()
 
     run(main)
 
