@@ -246,6 +246,13 @@ def test_an_ask_without_a_count_or_without_a_stream_is_refused() -> None:
             reply = await client.post("/server-a/lease", json={**ask, "count": [1, 0]})
             assert (reply.status_code, reply.json()["error"]["code"]) == (409, "no_stream")
             assert (await client.post("/server-b/lease", json=ask)).status_code == 404
+            for told, param in (
+                ({"ended": [[1.0, 2, 3]] * 65}, "ended"),
+                ({"ended": [[-1.0, 2, 3]]}, "ended[0][0]"),
+                ({"overloaded": 65}, "overloaded"),
+            ):
+                reply = await client.post("/server-a/lease", json={**ask, "count": [1, 0], **told})
+                assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
             assert made.lending.book.wakes_at() == inf
 
     run(main)
