@@ -98,10 +98,11 @@ class DeskBook:
         overloaded: int = 0,
     ) -> Grants | None:
         """A router asks, and says that it has so many requests in flight at the server, and how others have ended
-        (`LeaseAsk`). The last grant of its own answers it. None: its process has no stream, so it is not heard.
+        (`LeaseAsk`). The last grant of its own answers it. None: it is not heard, since its process has no stream, or a
+        stream of this epoch has ended, as one that its router gave up while the desk was frozen.
         """
         router, epoch = ask.router, ask.stamp[0]
-        if self._open.get(router, (-1, 0))[0] != epoch:
+        if self._open.get(router, (-1, 0))[0] != epoch or self._book.is_over(ask):
             return None
         grants = self._lapse(now)
         if number > self._open[router][1]:
