@@ -31,7 +31,7 @@ HOT_PATH = (
     "router/request.py", "router/deadlinetimer.py",
     "router/deciding/*.py", "router/parsing/*.py", "router/serving/*.py",
     "router/workers/expectedends.py", "router/workers/fleet.py", "router/workers/health.py",
-    "router/workers/leasedfleet.py", "router/workers/line.py", "router/workers/pace.py", "router/workers/worker.py",
+    "router/workers/leasedfleet.py", "router/workers/line.py", "router/workers/worker.py",
     "router/workers/workerlease.py",
     "router/telemetry/journal.py", "router/telemetry/metrics.py", "router/telemetry/spans.py",
     "router/tenancy/rates.py", "router/tenancy/tenants.py",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from loadtests.storm.config import StormSettings
+from services.desk.config import DeskSettings
 from services.governor.config import RENAMED, GovernorSettings
 from services.retrieval.config import MigrateSettings, RetrievalSettings
 from services.router.config import RouterSettings
@@ -26,6 +27,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "retrieval": RetrievalSettings,
     "governor": GovernorSettings,
     "storm": StormSettings,
+    "desk": DeskSettings,
     "seed": RetrievalSettings,
     "migrate": MigrateSettings,
     "worker-0": WorkerSettings,
@@ -41,6 +43,7 @@ FROM_THE_IMAGE = {
     "retrieval",
     "governor",
     "storm",
+    "desk",
     "worker-0",
     "worker-1",
     *MODEL_WORKERS,
@@ -217,9 +220,8 @@ def test_prometheus_shows_the_token_to_every_part_of_ours(config):
     files = {job["job_name"]: job.get("authorization", {}).get("credentials_file") for job in jobs}
     expected = "/run/weir/internal/token" if config == "prometheus.yml" else "../.weir/internal-token"
     others = {"prometheus", "postgres", "valkey"}  # which hold nothing of ours
-    assert {job: file for job, file in files.items() if job not in others} == dict.fromkeys(
-        ("router", "retrieval", "governor", "storm", "worker"), expected
-    )
+    ours = ["router", "retrieval", "governor", "storm", "worker", *(["desk"] if config == "prometheus.yml" else [])]
+    assert {job: file for job, file in files.items() if job not in others} == dict.fromkeys(ours, expected)
     assert {files[job] for job in others & files.keys()} == {None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from loadtests.runs.balanced import CONFIG
+from services.desk.config import DeskSettings
 from services.router.config import RouterSettings
 from services.router.workers import workersfile
 from services.runtime.health import READY
@@ -38,7 +39,8 @@ def test_the_routers_of_the_profile_ha_differ_by_their_names_alone():
 
 def test_they_share_the_workers_of_the_profile_and_call_them_as_prometheus_does():
     router = SERVICES["ha-router-0"]
-    assert f"./{WORKERS.relative_to(ROOT)}:{router['environment']['WORKERS_FILE']}:ro" in router["volumes"]
+    file = f"${{HA_WORKERS_FILE:-./{WORKERS.relative_to(ROOT)}}}"
+    assert f"{file}:{router['environment']['WORKERS_FILE']}:ro" in router["volumes"]
     ports = {name: SERVICES[name]["environment"]["WORKER_PORT"] for name in HA_WORKERS}
     expected = [(name, "weir", f"http://{name}:{port}") for name, port in ports.items()]
     assert [(worker.name, worker.kind, worker.url) for worker in workersfile.read(WORKERS)] == expected
@@ -126,3 +128,19 @@ def test_a_stopped_balancer_answers_what_is_open_and_ends_before_it_is_killed():
     grace = balancer["stop_grace_period"].removeprefix("${STOP_GRACE_PERIOD:-").removesuffix("}")
     (ends,) = (words[1] for words in directives() if words[0] == "hard-stop-after")
     assert milliseconds(ends) < milliseconds(grace)
+
+
+def test_with_the_profile_desk_they_share_the_slots_that_it_lends_of_the_stacks_own_router():
+    desk, place = SERVICES["desk"], SERVICES["desk"]["environment"]
+    assert desk["profiles"] == ["desk"]
+    assert "ports" not in desk
+    (lent,) = workersfile.read(WORKERS.with_name("workers.desk.yaml"))
+    assert (lent.kind, lent.desk) == ("openai", f"http://desk:{place['DESK_PORT']}/{lent.name}")
+    assert lent.url == f"http://router:{SERVICES['router']['environment']['ROUTER_PORT']}/v1"
+    slots = 2 * WorkerSettings.model_fields["max_batch_size"].default
+    assert place["DESK_SERVERS"] == f"${{DESK_SERVERS:-{lent.name}={slots}}}"
+    assert SERVICES["ha-router-0"]["depends_on"]["desk"] == {"condition": "service_healthy", "required": False}
+    assert (
+        DeskSettings.model_fields["desk_hold_s"].default * 1000
+        >= RouterSettings.model_fields["max_deadline_ms"].default
+    )

@@ -16,6 +16,8 @@ from msgspec import Meta
 
 MAX_WANTS = 32
 """Classes in one message."""
+MAX_ENDED = 64
+"""Ended requests in one message."""
 
 RouterName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+\Z")]
 ClassName = Annotated[str, Meta(max_length=256)]
@@ -24,6 +26,9 @@ Stamp = tuple[Number, Number]
 """(epoch, sequence number): when the sender's process started, in milliseconds since 1970, and the message's number."""
 Slots = Annotated[int, Meta(ge=0, le=1_000_000)]
 Tokens = Annotated[float, Meta(ge=-1e18, le=1e18)]
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+EndedRequest = tuple[Seconds, Number, Number]
+"""(time from its dispatch to its end, tokens of its prompt, tokens of its answer): all 0 without an answer."""
 
 
 class LeaseWant(msgspec.Struct, frozen=True):
@@ -41,7 +46,9 @@ class LeaseWant(msgspec.Struct, frozen=True):
 class LeaseAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     """`ack`: the stamp of the last grant that it received. `keep`: it gives back what it has above this. `count`, for a
     desk, which sees no requests: the number of this message on its stream, and the router's requests in flight at the
-    server.
+    server. `ended`, also for a desk: its requests that have ended there since its last message, in place of older ones
+    if there are more than MAX_ENDED. `overloaded` is the number of others, that the server refused for lack of
+    capacity or did not answer.
     """
 
     router: RouterName
@@ -52,6 +59,8 @@ class LeaseAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     quantum: Annotated[float, Meta(ge=0, le=1e18)] = 0.0
     ttl_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
     count: tuple[Number, Slots] | None = None
+    ended: Annotated[list[EndedRequest], Meta(max_length=MAX_ENDED)] = []
+    overloaded: Annotated[int, Meta(ge=0, le=MAX_ENDED)] = 0
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, omit_defaults=True):

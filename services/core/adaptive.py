@@ -64,6 +64,15 @@ class AdaptiveLimit(InflightCap):
         if self.inflight and pace is not None and not 0 < pace < math.inf:
             raise ValueError(f"a pace is above 0 and finite, got {pace}")
         super().give_back()
+        self.learn(pace, overloaded=overloaded)
+
+    def count(self, inflight: int) -> None:
+        """So many are in flight, by somebody else's count: instead of `try_take` and `give_back`, with `learn`."""
+        self.inflight = inflight
+        self._peak = max(self._peak, inflight)
+
+    def learn(self, pace: float | None = None, *, overloaded: bool = False) -> None:
+        """A request has ended: as `give_back`, but for the place."""
         if overloaded:
             self._back_off()
         if self._stale:

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from services.desk.config import DeskSettings
+from services.desk.learned import LearnedSlots
 from services.desk.lending import DeskLending
 from services.runtime.api import new_api
 from services.runtime.drain import Drain
@@ -31,7 +32,10 @@ Books = Mapping[str, DeskLending]
 def build(settings: DeskSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
     """A desk that is ready to run. `rng`: all its randomness; by default the operating system's, for ids."""
     log, drain, registry = log or Log(NAME, settings.log_level), Drain(), new_registry()
-    books = {name: DeskLending(slots, settings.desk_hold_s) for name, slots in settings.servers.items()}
+    books = {
+        name: DeskLending(LearnedSlots(settings.desk_max_slots) if slots is None else slots, settings.desk_hold_s)
+        for name, slots in settings.servers.items()
+    }
     registry.register(DeskMetrics(books))
     api = new_api("Weir desk", "Lends slots of servers that cannot lend.", examples=LEASE_EXAMPLES)
     add_health(api, NAME, lambda: Readiness(True, {"servers": list(books)}), drain)
@@ -40,7 +44,7 @@ def build(settings: DeskSettings, *, rng: Random | None = None, log: Log | None 
 
     async def start() -> None:
         if not books:
-            raise CannotStart("DESK_SERVERS is empty: name the servers and their slots, as in vllm-a=32,vllm-b=32")
+            raise CannotStart("DESK_SERVERS is empty: name the servers and their slots, as in vllm-a=32,vllm-b=auto")
         for lending in books.values():
             lending.book.begin(loop_time())
 

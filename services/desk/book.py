@@ -10,17 +10,24 @@ A router that is gone (its stream has ended, or its lease) may still have `may` 
 taken for `hold_s`, or until a process of its name says how many there are. A desk that starts knows nothing, so for
 LEARN_S it lends nothing and only counts.
 
+The slots may be learned (`learned.py`). They fall as those of a worker that shrinks: nothing is taken back, and nothing
+is lent before fewer are promised. A desk that starts does not know the limit of the one before it either, so until it
+lends it counts up to `max_slots`.
+
 So at most `slots` requests are at the server, while every router that has some there reaches the desk within LEARN_S of
 its start, and what a lost router has there ends within `hold_s`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
+from services.contracts.lease import EndedRequest
 from services.core.leases.book import Grants, LeaseBook
 from services.core.leases.bookedlease import BookedLease
 from services.core.leases.messages import Ask
+from services.desk.learned import LearnedSlots
 
 LEARN_S = 5.0
 """Longer than any lease of a desk before this one, and than a router takes to come back to a desk that is up again."""
@@ -32,10 +39,15 @@ class DeskBook:
     `epoch`: when the desk started, in milliseconds since 1970. Raises ValueError for negative slots.
     """
 
-    __slots__ = ("_book", "_granting_from", "_held_until", "_hold_s", "_left", "_open")
+    __slots__ = ("_book", "_granting_from", "_held_until", "_hold_s", "_learned", "_left", "_open")
 
-    def __init__(self, epoch: int, slots: int, hold_s: float) -> None:
-        self._book = LeaseBook(epoch, slots)
+    def __init__(self, epoch: int, slots: int | LearnedSlots, hold_s: float) -> None:
+        if isinstance(slots, LearnedSlots):
+            self._learned: LearnedSlots | None = slots
+            self._book = LeaseBook(epoch, slots.slots, look_ahead=slots.max_slots - slots.slots)
+        else:
+            self._learned = None
+            self._book = LeaseBook(epoch, slots)
         self._hold_s = hold_s
         self._granting_from = inf
         self._open: dict[str, tuple[int, int]] = {}  # by router: the epoch of its stream, the number of its last count
@@ -77,18 +89,30 @@ class DeskBook:
         if self._open.get(router, (-1, 0))[0] != epoch:
             self._open[router] = epoch, 0
 
-    def receive(self, now: float, ask: Ask, number: int, in_flight: int) -> Grants | None:
-        """A router asks, and says that it has so many requests in flight at the server. The last grant of its own
-        answers it. None: its process has no stream, so it is not heard.
+    def receive(
+        self,
+        now: float,
+        ask: Ask,
+        number: int,
+        in_flight: int,
+        ended: Sequence[EndedRequest] = (),
+        overloaded: int = 0,
+    ) -> Grants | None:
+        """A router asks, and says that it has so many requests in flight at the server, and how others have ended
+        (`LeaseAsk`). The last grant of its own answers it. None: it is not heard, since its process has no stream, or a
+        stream of this epoch has ended, as one that its router gave up while the desk was frozen.
         """
         router, epoch = ask.router, ask.stamp[0]
-        if self._open.get(router, (-1, 0))[0] != epoch:
+        if self._open.get(router, (-1, 0))[0] != epoch or self._book.is_over(ask):
             return None
         grants = self._lapse(now)
         if number > self._open[router][1]:
             self._open[router] = epoch, number
             self._held_until.pop(router, None)
+            before = self._book.running
             grants |= self._count(now, router, epoch, in_flight)
+            if now >= self._granting_from:
+                grants |= self._learn(now, before, ended, overloaded)
         if now < self._granting_from:
             ask = ask._replace(wants=())
         grants |= self._book.receive(now, ask)
@@ -127,6 +151,9 @@ class DeskBook:
         for lease in sorted(ended, key=lambda each: each.lapses_at):
             grants |= self._hold(lease.lapses_at, lease)
         self._book.lapse(now)
+        if self._book.look_ahead and now >= self._granting_from:  # it has counted, and lends from now on
+            self._book.look_ahead = 0
+            grants |= self._book.resize(now, self._book.slots)
         for router in [router for router, until in self._held_until.items() if until <= now]:
             del self._held_until[router]
             while router in self._left:
@@ -169,6 +196,14 @@ class DeskBook:
                 left = self._left.setdefault(router, {})
                 left[epoch] = left.get(epoch, 0) + 1
         return grants
+
+    def _learn(self, now: float, in_flight: int, ended: Sequence[EndedRequest], overloaded: int) -> Grants:
+        """Follow the limit, if it is learned. `in_flight`: over all routers, before these requests had ended."""
+        learned = self._learned
+        if learned is None:
+            return {}
+        learned.learn(in_flight, ended, overloaded)
+        return {} if learned.slots == self._book.slots else self._book.resize(now, learned.slots)
 
     def _cover(self, now: float, router: str) -> Grants:
         """Requests that an earlier lease has left count in the present one, as far as its slots go: the router counts

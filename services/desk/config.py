@@ -11,7 +11,8 @@ from services.runtime.settings import ServiceSettings
 
 MAX_SERVERS = 256
 MAX_SLOTS = 100_000
-SERVER = re.compile(r"([A-Za-z0-9._-]{1,64})=([1-9][0-9]{0,5})")
+AUTO = "auto"
+SERVER = re.compile(rf"([A-Za-z0-9._-]{{1,64}})=([1-9][0-9]{{0,5}}|{AUTO})")
 
 
 class DeskSettings(ServiceSettings):
@@ -19,7 +20,10 @@ class DeskSettings(ServiceSettings):
 
     desk_port: int = Field(8020, ge=0, le=65535, description="port of the desk")
     metrics_port: int = Field(9020, ge=0, le=65535, description="port of the desk's metrics listener")
-    desk_servers: str = Field("", description="servers and their slots, as name=slots, separated by commas")
+    desk_servers: str = Field(
+        "", description="servers and their slots, as name=slots, separated by commas; auto: slots that are learned"
+    )
+    desk_max_slots: int = Field(256, ge=1, le=MAX_SLOTS, description="the most slots that auto may find, of one server")
     desk_hold_s: float = Field(
         120.0,
         ge=0,
@@ -28,10 +32,10 @@ class DeskSettings(ServiceSettings):
     )
 
     @property
-    def servers(self) -> dict[str, int]:
-        """Slots by server. Entries that are faulty are left out."""
+    def servers(self) -> dict[str, int | None]:
+        """Slots by server, None where they are learned. Entries that are faulty are left out."""
         found = [SERVER.fullmatch(entry) for entry in self._entries]
-        return {match[1]: int(match[2]) for match in found if match is not None}
+        return {match[1]: None if match[2] == AUTO else int(match[2]) for match in found if match is not None}
 
     @property
     def _entries(self) -> list[str]:
@@ -48,10 +52,10 @@ class DeskSettings(ServiceSettings):
             if SERVER.fullmatch(entry) is None:
                 yield (
                     f"DESK_SERVERS: {entry!r} is not name=slots, with a name of up to 64 letters, digits, '.', '_' "
-                    "and '-', and 1 to 100000 slots"
+                    "and '-', and 1 to 100000 slots or auto"
                 )
         for name, slots in servers.items():
-            if slots > MAX_SLOTS:
+            if slots is not None and slots > MAX_SLOTS:
                 yield f"DESK_SERVERS: {name} has {slots} slots: at most {MAX_SLOTS}"
         names = [entry.partition("=")[0] for entry in entries]
         for name in sorted({name for name in names if names.count(name) > 1}):

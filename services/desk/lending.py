@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.contracts.lease import LeaseAsk, LeaseGrant
 from services.desk.book import DeskBook
+from services.desk.learned import LearnedSlots
 from services.runtime.clock import unix_milliseconds
 from services.runtime.errors import BadInput
 from services.runtime.grantstreams import GrantStreams, PushedGrants, loop_time
@@ -11,11 +12,11 @@ from services.runtime.leasewire import ask_of, wire_grant
 
 
 class DeskLending(GrantStreams):
-    """`epoch`: when the desk started, in milliseconds since 1970; by default now."""
+    """`slots`: a number, or what learns it. `epoch`: when the desk started, in milliseconds since 1970; else now."""
 
     service = "desk"
 
-    def __init__(self, slots: int, hold_s: float, epoch: int | None = None) -> None:
+    def __init__(self, slots: int | LearnedSlots, hold_s: float, epoch: int | None = None) -> None:
         self.book = DeskBook(unix_milliseconds() if epoch is None else epoch, slots, hold_s)
         super().__init__(self.book)
 
@@ -34,7 +35,7 @@ class DeskLending(GrantStreams):
                 "count: is missing; a desk does not see the requests, and is told how many there are", "count"
             )
         ask = ask_of(sent)
-        grants = self.book.receive(loop_time(), ask, *sent.count)
+        grants = self.book.receive(loop_time(), ask, *sent.count, sent.ended, sent.overloaded)
         if grants is None:
             raise BadInput(
                 f"stamp: {ask.router} has no stream open of epoch {ask.stamp[0]}", "stamp", status=409, code="no_stream"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from services.contracts.lease import LeaseAsk, LeaseGrant, LeaseWant
+from collections.abc import Iterable
+
+from services.contracts.lease import EndedRequest, LeaseAsk, LeaseGrant, LeaseWant
 from services.core.leases.messages import Ask, Grant, Want
 
 
-def wire_ask(ask: Ask, count: tuple[int, int] | None = None) -> LeaseAsk:
-    """As it is sent. `count`: for a desk (`LeaseAsk`)."""
+def wire_ask(
+    ask: Ask, count: tuple[int, int] | None = None, ended: Iterable[EndedRequest] = (), overloaded: int = 0
+) -> LeaseAsk:
+    """As it is sent. `count`, `ended` and `overloaded`: for a desk (`LeaseAsk`)."""
     wants = [LeaseWant(*want) for want in ask.wants]
-    return LeaseAsk(ask.router, ask.stamp, ask.ack, ask.keep, wants, ask.quantum, ask.ttl_s * 1000.0, count)
+    return LeaseAsk(
+        ask.router, ask.stamp, ask.ack, ask.keep, wants, ask.quantum, ask.ttl_s * 1000.0,
+        count, list(ended), overloaded,
+    )  # fmt: skip
 
 
 def ask_of(sent: LeaseAsk) -> Ask:

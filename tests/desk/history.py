@@ -11,16 +11,22 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 
+from services.contracts.lease import EndedRequest
 from services.core.leases.borrower import Asks, Borrower
 from services.core.leases.holding import Holding
 from services.core.leases.messages import Ask, Grant, Want
 from services.core.leases.times import MIN_TTL_S
 from services.desk.book import LEARN_S, DeskBook
+from services.desk.learned import LearnedSlots
 
-HOLD_S = 6.0
-LONGEST_S = 4.0
-"""Of a request: shorter than the desk holds slots for it."""
+HOLD_S = 10.0
+LONGEST_S = 8.0
+"""Of a request: shorter than the desk holds slots for it, longer than one that starts learns."""
 TICK_S = 0.05
+
+
+Told = tuple[int, int, tuple[EndedRequest, ...]]
+"""What a desk is told with an ask: its number, requests in flight, and those that have ended."""
 
 
 class Router:
@@ -41,6 +47,7 @@ class Router:
         self.counts = 0
         self.under_way = 0  # the number of the ask under way; 0: none
         self.last_wants: tuple[Want, ...] = ()
+        self.untold: list[EndedRequest] = []
         play.after(0.01, self.open)
         self.tick()
 
@@ -72,7 +79,8 @@ class Router:
         assert ask is not None
         self.counts += 1
         self.under_way = next(self.play.numbers)
-        self.play.post(self, ask, (self.counts, self.holding.uses))
+        self.play.post(self, ask, (self.counts, self.holding.uses, tuple(self.untold)))
+        self.untold = []
         self.play.after(MIN_TTL_S, self.give_up, self.under_way)
 
     def give_up(self, ask: int) -> None:
@@ -121,8 +129,9 @@ class Router:
         for _ in range(started):
             self.send(self.borrower.ask_with_request(now, "s", self.last_wants))
 
-    def ended(self, request: int) -> None:
+    def ended(self, request: int, ended: EndedRequest) -> None:
         self.running.discard(request)
+        self.untold.append(ended)
         now = self.play.now
         self.sends(self.borrower.end(now, "s", None, wants=self.last_wants))
         self.pump()
@@ -139,11 +148,20 @@ class Router:
 
 
 class History:
-    """One random history. `at_server`: the requests that run there, by number, with their router's name."""
+    """One random history. `at_server`: the requests that run there, by number, with their router's name. `slots`: of
+    the server, or the most that the desk may find, if it `learns` them.
+    """
 
-    def __init__(self, seed: int, *, routers: int = 3, slots: int = 4) -> None:
+    def __init__(
+        self, seed: int, *, routers: int = 3, slots: int = 4, learns: Callable[[int], LearnedSlots] | None = None
+    ) -> None:
         self.chance = Random(seed)
         self.slots = slots
+        self.learns = learns
+        self.bound = slots
+        """The most requests that may be at the server now."""
+        self.pace: Callable[[int], float] | None = None
+        """Seconds for a token, by the number of requests at the server."""
         self.now = 100.0
         self.numbers = count(1)
         self.events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -170,8 +188,10 @@ class History:
         while self.events and self.events[0][0] <= until:
             self.now, _, call, values = heapq.heappop(self.events)
             call(*values)
-            assert len(self.at_server) <= self.slots, (
-                f"{len(self.at_server)} of {self.slots} at {self.now}: {self.desk}"
+            if self.now >= self.lends_from:
+                self.bound = max(self.desk.slots, min(self.bound, self.desk.promised))
+            assert len(self.at_server) <= self.bound <= self.slots, (
+                f"{len(self.at_server)} of {self.bound} at {self.now}: {self.desk}"
             )
         self.now = until
 
@@ -185,20 +205,26 @@ class History:
         self.at_server[request] = router.name
         self.highest = max(self.highest, len(self.at_server))
         self.served[router.name] += 1
-        self.after(
-            self.chance.choice([0.05, 0.3, 2.0, self.chance.uniform(0.01, LONGEST_S)]), self.ends, router, request
-        )
+        if self.pace is None:
+            tokens = 10
+            takes_s = self.chance.choice([0.05, 0.3, 2.0, self.chance.uniform(0.01, LONGEST_S)])
+        else:
+            tokens = 1 + int(self.chance.expovariate(1 / 20))
+            takes_s = self.pace(len(self.at_server)) * self.chance.uniform(0.9, 1.1) * (1 + tokens)
+        self.after(takes_s, self.ends, router, request, (takes_s, 0, tokens))
         return request
 
-    def ends(self, router: Router, request: int) -> None:
+    def ends(self, router: Router, request: int, ended: EndedRequest) -> None:
         if self.at_server.pop(request, None) is not None and router.is_alive:
-            router.ended(request)
+            router.ended(request, ended)
 
     # ---- the desk
 
     def start_desk(self) -> None:
-        self.desk = DeskBook(next(self.epochs), self.slots, HOLD_S)
+        slots = self.slots if self.learns is None else self.learns(self.slots)
+        self.desk = DeskBook(next(self.epochs), slots, HOLD_S)
         self.desk.begin(self.now)
+        self.lends_from = self.now + LEARN_S
         self.streams, self.desk_up = {}, True
         self.wake(self.desk)
 
@@ -228,16 +254,14 @@ class History:
             del self.streams[name]
             self.push(desk.disconnect(self.now, name, epoch))
 
-    def post(self, router: Router, ask: Ask, told: tuple[int, int]) -> None:
+    def post(self, router: Router, ask: Ask, told: Told) -> None:
         if self.is_calm or (self.chance.random() > 0.02 and not self.is_cut(router)):
             self.after(self.trip(), self.receive, self.desk, router, router.under_way, router.stream, ask, told)
         if not self.is_calm and self.chance.random() < 0.05:  # a copy, late
             copy = self.chance.choice([0.001, 0.3, 2.0])
             self.after(copy, self.receive, self.desk, router, -1, router.stream, ask, told)
 
-    def receive(
-        self, desk: DeskBook, router: Router, number: int, stream: int, ask: Ask, told: tuple[int, int]
-    ) -> None:
+    def receive(self, desk: DeskBook, router: Router, number: int, stream: int, ask: Ask, told: Told) -> None:
         if desk is not self.desk or not self.desk_up:
             return
         grants = desk.receive(self.now, ask, *told)

@@ -68,6 +68,18 @@ def test_a_process_without_a_stream_is_not_heard() -> None:
     assert told.book.receive(0.0, Ask("a", (5, 1), (0, 0), None, (), 1.0, MIN_TTL_S), 1, 0) is None
 
 
+def test_a_second_stream_of_an_epoch_that_has_ended_is_not_heard_so_that_its_router_opens_another() -> None:
+    """The first was given up before it was open, while the desk was frozen. Else it would get nothing for ever."""
+    told = Told(2)
+    told.opens("a", 5)
+    told.book.disconnect(0.0, "a", 5)
+    told.opens("a", 5)
+    assert told.book.receive(0.0, Ask("a", (5, 1), (0, 0), None, (), 1.0, MIN_TTL_S), 1, 0) is None
+    told.book.disconnect(0.0, "a", 5)
+    told.opens("a", 6)
+    assert told.asks("a", 1, 0, epoch=6) == 1
+
+
 @pytest.mark.parametrize("how", ["disconnect", "lapse"])
 def test_what_a_lost_router_was_lent_is_held_whatever_it_had_said(how: str) -> None:
     told = Told(4)

@@ -15,15 +15,17 @@ def settings(servers: str) -> DeskSettings:
 def test_servers_are_named_with_their_slots() -> None:
     assert settings(" vllm-a=32, b=1,").servers == {"vllm-a": 32, "b": 1}
     assert settings("").servers == {}
+    assert settings("a=auto,b=2").servers == {"a": None, "b": 2}, "auto slots are learned"
 
 
 def test_every_fault_is_named_at_once() -> None:
     with pytest.raises(ValidationError) as refused:
-        settings("a=0,b=many,c d=3,e=100001,f=1,f=2")
+        settings("a=0,g=auto2,b=many,c d=3,e=100001,f=1,f=2")
     told = str(refused.value)
     for fault in (
         "'a=0' is not name=slots",
         "'b=many' is not",
+        "'g=auto2' is not",
         "'c d=3' is not",
         "e has 100001 slots",
         "f is named twice",

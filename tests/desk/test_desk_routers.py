@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from math import inf
 
 import pytest
 
 from services.core.leases.times import LINGER_S
 from services.desk.book import LEARN_S
+from services.runtime.log import Log
 from tests.desk.rig import SERVICE_S, Desked, desked
 from tests.router.sharedrig import floods
 from tests.virtual import run
@@ -208,6 +210,33 @@ def test_what_a_desk_lends_is_seen_in_metrics() -> None:
     run(main)
 
 
+def test_no_log_grows_with_asks_and_grants() -> None:
+    """At the default level a request has its line at its router, and nothing else has one for each."""
+
+    async def main() -> None:
+        written = io.BytesIO()
+        async with desked(slots=2, learns=True, log=Log("all", "INFO", written, threaded=False)) as made:
+            one, other = made.routers
+
+            def lines() -> list[str]:
+                return [line for line in written.getvalue().decode().splitlines() if "/v1/chat/completions" not in line]
+
+            async with floods((one, "a", 4), (other, "b", 4)):
+                await asyncio.sleep(1.0)
+                before, moves, begun = lines(), made.lending.book.moves, made.server.begun
+                await asyncio.sleep(5.0)
+                assert made.server.begun - begun > 50
+                assert made.lending.book.moves - moves > 50
+                assert lines() == before
+            assert "/v1/chat/completions" in written.getvalue().decode()
+            await made.stop()
+            await asyncio.sleep(0.1)
+            assert "the lease has ended" in str(lines()), "what happens once is written"
+            await made.start()
+
+    run(main)
+
+
 def test_an_ask_without_a_count_or_without_a_stream_is_refused() -> None:
     async def main() -> None:
         async with desked(routers=0) as made, made.asking() as client:
@@ -217,6 +246,13 @@ def test_an_ask_without_a_count_or_without_a_stream_is_refused() -> None:
             reply = await client.post("/server-a/lease", json={**ask, "count": [1, 0]})
             assert (reply.status_code, reply.json()["error"]["code"]) == (409, "no_stream")
             assert (await client.post("/server-b/lease", json=ask)).status_code == 404
+            for told, param in (
+                ({"ended": [[1.0, 2, 3]] * 65}, "ended"),
+                ({"ended": [[-1.0, 2, 3]]}, "ended[0][0]"),
+                ({"overloaded": 65}, "overloaded"),
+            ):
+                reply = await client.post("/server-a/lease", json={**ask, "count": [1, 0], **told})
+                assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
             assert made.lending.book.wakes_at() == inf
 
     run(main)

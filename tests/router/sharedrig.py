@@ -21,6 +21,7 @@ from services.router.console import watching
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.leasing import Leasing
 from services.router.leases.fault import StoreFault
+from services.runtime.log import Log
 from services.runtime.serve import Process
 from services.worker import app as worker_app
 from services.worker.batching import EngineLoop
@@ -174,7 +175,9 @@ async def sharing(
             watching_slots.cancel()
 
 
-async def add_router(shared: Shared, number: int, urls: list[str], **settings: Any) -> SharedRouter:
+async def add_router(
+    shared: Shared, number: int, urls: list[str], *, log: Log | None = None, **settings: Any
+) -> SharedRouter:
     made: dict[str, Any] = {}
 
     def keeping(name: str) -> Any:
@@ -196,7 +199,7 @@ async def add_router(shared: Shared, number: int, urls: list[str], **settings: A
         mock.patch.object(watching, "Files", pages_of_the_console),
     ):
         given = _given(RouterSettings)(router_port=0, metrics_port=0, **chosen)
-        process = router_app.build(given, rng=chance_here(), stores=shared.store)
+        process = router_app.build(given, rng=chance_here(), stores=shared.store, log=log)
     stack = shared.stack
     await stack.enter_async_context(running_here(process))
     stack.callback(process.log.close)

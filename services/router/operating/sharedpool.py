@@ -1,4 +1,5 @@
-"""What several routers need: a store that keeps what they add up, a name of its own for each, workers that lend.
+"""What several routers need: a store that keeps what they add up, a name of its own for each, workers that lend, and a
+desk for each server that cannot.
 
 `look` asks the store and the workers, and changes nothing; the verdicts are pure. For `weir doctor`.
 """
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
@@ -19,7 +20,7 @@ from services.contracts.finding import ProductionFinding
 from services.router.config import RouterSettings
 from services.router.leases.fault import StoreFault
 from services.router.leases.store import routers_calling
-from services.router.upstreams.weir import WeirUpstream
+from services.router.upstreams.call import Lender
 from services.router.workers.connect import connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
@@ -41,13 +42,16 @@ HAS_NONE = HTTPStatus.NOT_FOUND
 WHY_STORE = "without it a tenant behind several routers may count as several tenants"
 WHY_NAME = "of two routers with one name only one gets slots"
 WHY_LEASES = "a router that shares gets no slot of a worker that does not lend"
+WHY_DESK = "without its desk nothing is sent to the server"
 WHY_SLOTS = "each router counts its own requests there: together they send as many times `slots` as there are routers"
+
+WHY_LEARNED = "each router learns a limit of its own, and takes the others' load for slowness of the server"
 
 
 class Seen(NamedTuple):
     """What was found. `store`: the answer to INFO, or why there was none. `callers`: routers that call its exchange, or
-    why they are not known. `runs_here`: a router listens on ROUTER_PORT. `leases`: by Weir worker, the status of
-    `GET /lease`, or why there was none.
+    why they are not known. `runs_here`: a router listens on ROUTER_PORT. `leases`: by what lends, a Weir worker or the
+    desk of another server, the status of `GET /lease`, or why there was none.
     """
 
     store: Mapping[str, Any] | str
@@ -58,11 +62,14 @@ class Seen(NamedTuple):
 
 def verdicts(settings: RouterSettings, seen: Seen) -> list[ProductionFinding]:
     """The findings about one of several routers."""
+    specs = settings.worker_specs()
+    desks = {spec.name: spec.desk for spec in specs if spec.desk is not None}
     return [
         *_store(settings.exchange_url, seen.store),
         _name(settings, seen),
-        *_leases(seen.leases),
-        *_other_servers(settings.worker_specs()),
+        *_leases({name: answer for name, answer in seen.leases.items() if name not in desks}),
+        *_desks(desks, seen.leases),
+        *_other_servers(specs),
     ]
 
 
@@ -133,10 +140,32 @@ def _leases(found: Mapping[str, int | str]) -> Iterator[ProductionFinding]:
         yield ProductionFinding("leases", "ok", f"{len(lending)} of {len(found)} Weir workers lend")
 
 
+def _desks(desks: Mapping[str, str], found: Mapping[str, int | str]) -> Iterator[ProductionFinding]:
+    unknown = [f"{name} ({_place(desks[name])})" for name in desks if found.get(name) == HAS_NONE]
+    silent = [
+        f"{name} ({_place(desks[name])}: {found.get(name, 'not asked')})"
+        for name in desks
+        if found.get(name) not in (HAS_LEASES, HAS_NONE)
+    ]
+    if unknown:
+        remedy = "let `desk` end with the server's name in DESK_SERVERS"
+        yield ProductionFinding("desk", "fail", f"{_list(unknown)}: 404, not in DESK_SERVERS", WHY_DESK, remedy)
+    if silent:
+        remedy = "check that the desk runs, its address, and INTERNAL_TOKEN"
+        yield ProductionFinding("desk", "fail", _list(silent), WHY_DESK, remedy)
+    if lending := len(desks) - len(unknown) - len(silent):
+        yield ProductionFinding("desk", "ok", f"slots of {lending} of {len(desks)} servers are lent by a desk")
+
+
 def _other_servers(specs: Sequence[WorkerSpec]) -> Iterator[ProductionFinding]:
-    fixed = [f"{spec.name} (slots: {spec.slots})" for spec in specs if spec.kind != "weir" and spec.slots != "auto"]
+    alone = [spec for spec in specs if spec.kind != "weir" and spec.desk is None]
+    fixed = [f"{spec.name} (slots: {spec.slots})" for spec in alone if spec.slots != "auto"]
+    learned = [spec.name for spec in alone if spec.slots == "auto"]
+    if learned:
+        remedy = "a desk with `name=auto` learns one limit for all routers"
+        yield ProductionFinding("other servers", "warn", f"{_list(learned)} (slots: auto)", WHY_LEARNED, remedy)
     if fixed:
-        remedy = "let `slots` be the server's, divided by the number of routers"
+        remedy = "a desk, or let `slots` be the server's, divided by the number of routers"
         yield ProductionFinding("other servers", "warn", _list(fixed), WHY_SLOTS, remedy)
 
 
@@ -168,10 +197,9 @@ async def look(settings: RouterSettings, log: Log) -> Seen:
 
 
 async def _lease_status(worker: Worker) -> int | str:
-    assert isinstance(worker.upstream, WeirUpstream), f"{worker.name} lends and is no Weir worker"
     try:
         async with asyncio.timeout(WITHIN_S):
-            return await worker.upstream.lease_status()
+            return await cast(Lender, worker.upstream).lease_status()
     except (UpstreamError, TimeoutError) as error:
         return str(error) or type(error).__name__
 
@@ -194,7 +222,7 @@ async def _ask_store(url: str, pools: Sequence[str]) -> tuple[Mapping[str, Any] 
 
 async def _calling(client: Any, pools: Sequence[str]) -> Collection[str] | str:
     if not pools:
-        return "no Weir worker says what it serves"
+        return "no worker that is shared says what it serves"
     try:
         return set().union(*[await routers_calling(client, pool, CALLED_WITHIN_S) for pool in pools])
     except StoreFault as error:

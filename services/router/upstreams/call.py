@@ -160,6 +160,9 @@ class Lender(Protocol):
     async def grants(self, router: str, epoch: int) -> GrantStream:
         """Open the stream of grants to this router. Raises UpstreamError."""
 
+    async def lease_status(self) -> int:
+        """The status of `GET /lease`, which asks for nothing: 405 of what lends, 404 of what does not."""
+
     def close(self) -> None:
         """Close idle connections now, and those in use when their replies end."""
 

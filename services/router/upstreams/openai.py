@@ -152,6 +152,10 @@ class OpenAIUpstream:
         assert self._desk is not None, "a server without a desk was asked for slots"
         return await self._desk.grants(router, epoch)
 
+    async def lease_status(self) -> int:
+        assert self._desk is not None, "a server without a desk was asked whether it lends"
+        return await self._desk.lease_status()
+
     def give_up(self, why: str) -> None:
         self._pool.fail_unanswered(why)
 

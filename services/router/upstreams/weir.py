@@ -91,7 +91,7 @@ class WeirUpstream:
         return _granted(body)
 
     async def lease_status(self) -> int:
-        """The status of `GET /lease`, which asks for nothing: 405 of a worker that lends, 404 of an older one."""
+        """As of `Lender`."""
         reply = await self._pool.request(b"GET", b"/lease")
         with reply:
             await reply.read(MAX_PROBLEM_BYTES)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import inf
 from random import Random
 
+from services.contracts.lease import EndedRequest
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import Worker
@@ -72,6 +73,8 @@ class LeasedFleet(Fleet):
         lease = worker.lease
         if lease is not None:
             now = self._clock()
+            if lease.is_of_desk:
+                lease.note_end(_ended(request, now), overloaded=overloaded)
             lease.end(now, None if request.end is None else request.end.lease)
             worker.slots = lease.holding.may(now)
             self._lapses_at = min(self._lapses_at, lease.holding.lapses_at)
@@ -114,3 +117,9 @@ class LeasedFleet(Fleet):
     def _put_right(self, worker: Worker, new: bool) -> None:
         self.review(worker)
         super()._put_right(worker, new)
+
+
+def _ended(request: InferenceRequest, now: float) -> EndedRequest:
+    """What a learned limit needs to know of it (`core.pace`)."""
+    end = request.end
+    return (0.0, 0, 0) if end is None else (now - request.sent_at, end.prompt_tokens, end.completion_tokens)

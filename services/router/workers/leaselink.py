@@ -111,13 +111,11 @@ class LeaseLink:
             self._receive(grant)
 
     def _message(self, ask: Ask) -> LeaseAsk:
-        """The ask as it is sent. A desk counts by what it is told, as of now: an end since the ask was made has made a
-        newer one.
-        """
+        """The ask as it is sent."""
         if not self.lease.is_of_desk:
             return wire_ask(ask)
         self._counts += 1
-        return wire_ask(ask, (self._counts, self.lease.holding.uses))
+        return self.lease.message(ask, self._counts)
 
     def _lose(self, error: Exception) -> None:
         """The worker does not answer: end the stream."""

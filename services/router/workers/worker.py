@@ -16,11 +16,11 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from services.core.adaptive import AdaptiveLimit
+from services.core.pace import Pace
 from services.core.request import Request
 from services.router.upstreams.call import Probe, Upstream
 from services.router.workers.enginestate import ReportedState
 from services.router.workers.health import Health
-from services.router.workers.pace import Pace
 from services.router.workers.workersfile import WorkerSpec
 
 if TYPE_CHECKING:

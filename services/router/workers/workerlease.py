@@ -2,14 +2,16 @@
 
 A desk lends slots of a server that cannot lend. It sees neither requests nor answers: the ask of a request is sent to
 it alone, and the end of each gives its slot back, with an ask for the next one. So the desk decides at each end who has
-the slot next, as a worker does, and the slot is idle for a trip there and back.
+the slot next, as a worker does, and the slot is idle for a trip there and back. It may learn how many slots the server
+has, so it is told how the requests ended, too: with the next message, and of more than MAX_ENDED the last ones.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
-from services.contracts.lease import LeaseAsk, LeaseGrant
+from services.contracts.lease import MAX_ENDED, EndedRequest, LeaseAsk, LeaseGrant
 from services.core.leases.messages import Ask, Grant
 from services.core.leases.poolleases import PoolLeases
 from services.core.leases.times import MIN_TTL_S
@@ -30,6 +32,8 @@ class WorkerLease:
         """The stream of its grants is open."""
         self._send = send
         self.is_of_desk = is_of_desk
+        self._ended: deque[EndedRequest] = deque(maxlen=MAX_ENDED)
+        self._overloaded = 0
 
     def start(self, now: float) -> None:
         """A request takes a slot there. Raises AssertionError without one."""
@@ -49,6 +53,22 @@ class WorkerLease:
         is_ahead = leases.borrower.is_large and leases.level.is_ahead(now)
         for _, ask in leases.borrower.end(now, self.name, grant, wants=leases.last_wants, is_ahead=is_ahead):
             self._send(ask)
+
+    def note_end(self, ended: EndedRequest, *, overloaded: bool) -> None:
+        """What to tell a desk of a request, before `end`."""
+        if overloaded:
+            self._overloaded = min(self._overloaded + 1, MAX_ENDED)
+        else:
+            self._ended.append(ended)
+
+    def message(self, ask: Ask, number: int) -> LeaseAsk:
+        """The ask as a desk gets it, with its number on the stream and what there is to tell as of now: an end since
+        the ask was made has made a newer one. What a message that is lost has told is not told again.
+        """
+        sent = wire_ask(ask, (number, self.holding.uses), self._ended, self._overloaded)
+        self._ended.clear()
+        self._overloaded = 0
+        return sent
 
     def receive(self, now: float, grant: Grant) -> bool:
         """A grant that came alone. False: it is an old one."""

@@ -65,7 +65,10 @@ class WorkerSpec(BaseModel):
         if self.kind == "openai" and self.slots is None and self.desk is None:
             raise ValueError("kind openai needs `slots`: the most requests it may run at once, or auto")
         if self.desk is not None and (self.slots is not None or self.lookahead is not None):
-            raise ValueError("the desk says how many slots there are to use: leave `slots` and `lookahead` out")
+            raise ValueError(
+                "the desk says how many slots there are to use, as its DESK_SERVERS says (auto learns them): "
+                "leave `slots` and `lookahead` out"
+            )
         if self.kind == "weir" and self.desk is not None:
             raise ValueError("kind weir lends its slots itself: leave `desk` out")
         if self.kind == "weir" and self.slots is not None:

@@ -16,6 +16,7 @@ from services.router.operating.sharedpool import Seen, look, verdicts
 from services.router.several import examine, findings_of
 from services.router.upstreams.weir import WeirUpstream
 from services.runtime.log import Log
+from tests.desk.rig import desked as with_desk
 from tests.router.sharedrig import sharing
 from tests.virtual import run
 
@@ -93,7 +94,7 @@ def test_workers_that_do_not_lend_are_told_apart_from_those_that_do() -> None:
     ]
 
 
-def test_fixed_slots_of_other_servers_are_a_warning(tmp_path: Path) -> None:
+def test_slots_of_other_servers_without_a_desk_are_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "workers.yaml"
     file.write_text(
         "workers:\n"
@@ -102,11 +103,36 @@ def test_fixed_slots_of_other_servers_are_a_warning(tmp_path: Path) -> None:
         "  - {name: gpu-1, kind: openai, url: 'http://g1/v1', slots: auto}\n"
     )
     found = verdicts(settings(workers_file=file), Seen(STORE, (), True, {"w0": 405}))
-    (other,) = [each for each in found if each.check == "other servers"]
-    assert (other.severity, other.seen) == ("warn", "gpu-0 (slots: 16)")
-    assert "divided by the number of routers" in other.remedy
+    learned, fixed = [each for each in found if each.check == "other servers"]
+    assert (fixed.severity, fixed.seen) == ("warn", "gpu-0 (slots: 16)")
+    assert "divided by the number of routers" in fixed.remedy
+    assert (learned.severity, learned.seen) == ("warn", "gpu-1 (slots: auto)")
+    assert "a limit of its own" in learned.why
     alone = verdicts(settings(), Seen(STORE, (), True, {"w0": 405}))
     assert "other servers" not in [each.check for each in alone]
+
+
+def desked(tmp_path: Path) -> RouterSettings:
+    file = tmp_path / "workers.yaml"
+    file.write_text(
+        "workers:\n"
+        "  - {name: w0, kind: weir, url: 'http://w0'}\n"
+        "  - {name: gpu-0, kind: openai, url: 'http://g0/v1', desk: 'http://me:sesame@d/gpu-0'}\n"
+        "  - {name: gpu-1, kind: openai, url: 'http://g1/v1', desk: 'http://d/gpu-1'}\n"
+    )
+    return settings(workers_file=file)
+
+
+def test_a_desk_that_is_dead_or_does_not_know_its_server_is_told_apart_from_one_that_lends(tmp_path: Path) -> None:
+    chosen = desked(tmp_path)
+    found = verdicts(chosen, Seen(STORE, (), True, {"w0": 405, "gpu-0": "refused", "gpu-1": 404}))
+    assert [(each.severity, each.seen) for each in found if each.check in ("leases", "desk", "other servers")] == [
+        ("ok", "1 of 1 Weir workers lend"),
+        ("fail", "gpu-1 (http://d/gpu-1): 404, not in DESK_SERVERS"),
+        ("fail", "gpu-0 (http://d/gpu-0: refused)"),
+    ]
+    found = verdicts(chosen, Seen(STORE, (), True, {"w0": 405, "gpu-0": 405, "gpu-1": 405}))
+    assert [each.seen for each in found if each.check == "desk"] == ["slots of 2 of 2 servers are lent by a desk"]
 
 
 def test_a_router_that_is_alone_has_no_findings() -> None:
@@ -131,15 +157,29 @@ def test_a_worker_that_lends_says_so_without_lending_anything() -> None:
     run(main())
 
 
+def test_a_desk_says_that_it_lends_without_lending_anything() -> None:
+    async def main() -> None:
+        async with with_desk() as made:
+            (worker,) = made.routers[0].dispatcher.fleet.workers
+            assert await worker.upstream.lease_status() == 405  # type: ignore[attr-defined]
+
+    run(main())
+
+
 @pytest.mark.sockets
-def test_a_store_and_workers_that_are_not_there_are_findings_and_not_tracebacks() -> None:
+def test_a_store_workers_and_desks_that_are_not_there_are_findings_and_not_tracebacks(tmp_path: Path) -> None:
     store, worker, router = (free_port() for _ in range(3))
+    at = f"http://127.0.0.1:{worker}"
+    (tmp_path / "workers.yaml").write_text(
+        f"workers:\n  - {{name: a, kind: weir, url: '{at}'}}\n"
+        f"  - {{name: b, kind: openai, url: '{at}/v1', desk: '{at}/b'}}\n"
+    )
     chosen = settings(
-        exchange_url=f"redis://127.0.0.1:{store}/0", workers=f"http://127.0.0.1:{worker}", router_port=router
+        exchange_url=f"redis://127.0.0.1:{store}/0", workers_file=tmp_path / "workers.yaml", router_port=router
     )
     seen = asyncio.run(look(chosen, Log("router", "ERROR", io.BytesIO(), threaded=False)))
     assert not seen.runs_here
     assert isinstance(seen.store, str)
-    assert [type(answer) for answer in seen.leases.values()] == [str]
+    assert [type(answer) for answer in seen.leases.values()] == [str, str]
     levels = {found.check: found.severity for found in verdicts(chosen, seen)}
-    assert levels == {"exchange": "fail", "router name": "skip", "leases": "fail"}
+    assert levels == {"exchange": "fail", "router name": "skip", "leases": "fail", "desk": "fail"}

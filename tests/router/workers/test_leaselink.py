@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from services.contracts.lease import LeaseAsk, LeaseGrant
+from services.contracts.lease import MAX_ENDED, LeaseAsk, LeaseGrant
 from services.core.choices import SchedulerSettings
 from services.core.leases.messages import Ask
 from services.core.leases.poolleases import PoolLeases
@@ -227,6 +227,26 @@ def test_a_desk_is_told_what_is_in_flight_with_each_ask_and_at_each_start_and_en
         await asyncio.sleep(0.01)
         assert [ask.count for ask in linked.lender.asks] == [(1, 0), (2, 1), (3, 0)]
         assert linked.lender.asks[-1].keep == 0, "the end gives the slot back"
+
+    played(scenario, DESKED)
+
+
+def test_a_desk_is_told_once_how_requests_have_ended_and_of_many_the_last() -> None:
+    async def scenario(linked: Linked) -> None:
+        lease, now = linked.link.lease, asyncio.get_running_loop().time
+        lease.note_end((0.5, 10, 20), overloaded=False)
+        lease.note_end((0.1, 0, 0), overloaded=True)
+        for _ in range(2):
+            linked.link.send(lease.ask_alone(now()))
+            await asyncio.sleep(0.01)
+        for number in range(MAX_ENDED + 3):
+            lease.note_end((0.1, 0, number), overloaded=False)
+            lease.note_end((0.1, 0, 0), overloaded=True)
+        linked.link.send(lease.ask_alone(now()))
+        await asyncio.sleep(0.01)
+        told = [(ask.ended, ask.overloaded) for ask in linked.lender.asks[1:]]
+        assert told[:2] == [([(0.5, 10, 20)], 1), ([], 0)]
+        assert (len(told[2][0]), told[2][0][0], told[2][1]) == (MAX_ENDED, (0.1, 0, 3), MAX_ENDED)
 
     played(scenario, DESKED)
 

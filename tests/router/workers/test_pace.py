@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from services.core.pace import FIRST_READING, Pace
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
-from services.router.workers.pace import FIRST_READING, Pace
 from tests.router.fleetrig import asked, fleet_of, worker
 
 MOST = 128
