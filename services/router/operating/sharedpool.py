@@ -44,7 +44,6 @@ WHY_NAME = "of two routers with one name only one gets slots"
 WHY_LEASES = "a router that shares gets no slot of a worker that does not lend"
 WHY_DESK = "without its desk nothing is sent to the server"
 WHY_SLOTS = "each router counts its own requests there: together they send as many times `slots` as there are routers"
-
 WHY_LEARNED = "each router learns a limit of its own, and takes the others' load for slowness of the server"
 
 
