@@ -67,7 +67,7 @@ class Elsewhere:
             return None
         node = flow.node
         active = self.active_weight(node) + (0.0 if flow.active else flow.weight)
-        share = flow.weight / active * self.class_share(pool, node)
+        share = flow.tenant.weight / active * self.class_share(pool, node)
         elsewhere = self._asked.get((flow.tenant.id, node.name), 0.0) * exp((self.received_at - now) / DEMAND_S)
         return (asked_per_s + elsewhere) / (rate / slots * self.slots * share)
 

@@ -59,6 +59,10 @@ class PoolLeases:
         borrower, elsewhere = self.borrower, self.ledger.elsewhere
         borrower.quantum = self.pool.quantum
         elsewhere.slots = borrower.pool_slots
+        estimator = self._scheduler.estimator(self.pool.name)
+        if estimator is not None:
+            estimator.shared_slots = borrower.pool_slots
+        self.ledger.forget_stale(now)
         return self._leased.planned(now, borrower.may(now), borrower.uses, self.pool, elsewhere)
 
     def __repr__(self) -> str:
