@@ -349,7 +349,8 @@ class Scheduler:
             if flow.requests:
                 work = flow.work + flow.elsewhere * request.charge_tokens
                 backlog_s = work / (pool_stats.pool.share(flow) * rate)
-            target_s = tenant_stats.service_s * max(1.0, 4.0 / (estimator.pool_slots or 1))
+            slots = estimator.pool_slots if flow.elsewhere else estimator.slots
+            target_s = tenant_stats.service_s * max(1.0, 4.0 / (slots or 1))
             slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s, request.max_level)
 

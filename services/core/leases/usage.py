@@ -163,7 +163,16 @@ class UsageLedger:
         entry.charged, entry.taken, entry.reported_at, entry.waited = flow.charged, (0, 0.0), now, waits
         entry.asked, entry.asked_at = before + asked, now
         return UsageRow(
-            flow.tenant.id, flow.node.name, flow.tenant.weight, served, asked, requests, tokens, flow.active, waits, emptied
+            flow.tenant.id,
+            flow.node.name,
+            flow.tenant.weight,
+            served,
+            asked,
+            requests,
+            tokens,
+            flow.active,
+            waits,
+            emptied,
         )
 
     def _entry(self, flow: Flow) -> _Entry:
@@ -215,7 +224,9 @@ class UsageLedger:
             self._charge_class(now, name, of_all)
         for key, asked_per_s in asked.items():
             self._parts.set(now, self._entries[key].flow, asked_per_s)
-        self.elsewhere.receive(now, asked, {name: self._weight_elsewhere(name, of_all) for name, of_all in answer.weights})
+        self.elsewhere.receive(
+            now, asked, {name: self._weight_elsewhere(name, of_all) for name, of_all in answer.weights}
+        )
         self._level.receive(now, dict(answer.virtual))
         self._parts.align(now)
         self._forget(now)
