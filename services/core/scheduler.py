@@ -347,7 +347,7 @@ class Scheduler:
         if rate:
             backlog_s = 0.0
             if flow.requests:
-                work = flow.work + flow.elsewhere * request.charge_tokens
+                work = flow.work + flow.elsewhere * request.charge_tokens  # see codel.py
                 backlog_s = work / (pool_stats.pool.share(flow) * rate)
             slots = estimator.pool_slots if flow.elsewhere else estimator.slots
             target_s = tenant_stats.service_s * max(1.0, 4.0 / (slots or 1))

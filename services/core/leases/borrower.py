@@ -170,7 +170,7 @@ class Borrower:
         behind it. In a large pool few of them know its level.
         """
         far = TOLD_QUANTA * self.quantum
-        return not self.is_large and any([want.level > self._told.get(want.class_name, inf) + far for want in wants])
+        return not self.is_large and any(want.level > self._told.get(want.class_name, inf) + far for want in wants)
 
     def refresh(self, now: float, wants: Wants) -> Asks:
         """Now and then: repeat the wants, prolong the leases, give back what lingers."""

@@ -5,13 +5,15 @@
     V       virtual time: the lowest tag of the tenants that wait steadily; the highest tag served while none does
     turn    of a class: what all routers served it / its weight
 
-This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share: the exchange
-keeps them. Each router adds what it has served since, over the tenant's weight *here*: of a tenant that has a quarter of
-its weight here (`parts.py`), a request counts four times, since the others have served three meanwhile. The next answer
-says what they did. Counted once, a tag that is too low would be found at all routers at once, and each would serve the
-tenant until the next exchange. So a tenant that two routers serve has one tag, and neither router is behind the other for it; and no tenant
-saves anything up while it asks for less than it could get. A router that is more than two quanta ahead of V has used
-slots that others should have had.
+This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share, so a tenant
+that two routers serve has one tag, and neither router is behind the other for it; and no tenant saves anything up while
+it asks for less than it could get. A router that is more than two quanta ahead of V has used slots that others should
+have had.
+
+The exchange keeps the tags. Each router adds what it has served since, over the tenant's weight *here*: of a tenant
+with a quarter of its weight here (`parts.py`), a request counts four times, since the others serve three meanwhile. The
+next answer says what they did. Counted once, a tag that is too low would be found at all routers at once, and each
+would serve the tenant until the next exchange.
 
 Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still
 while the others' are paid.
