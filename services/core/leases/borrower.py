@@ -24,7 +24,7 @@ from services.core.leases.times import ASKS_PER_TTL, LINGER_S, WANT_EVERY_S, ttl
 SMALL_POOL = 8
 """Workers up to which all are asked."""
 MIN_ASKED = 2
-TOLD_QUANTA = 2.0
+TOLD_QUANTA = 3.0
 """A level that has risen by more than this is told again."""
 
 Asks = list[tuple[str, Ask]]
