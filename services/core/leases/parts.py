@@ -65,10 +65,12 @@ class Parts:
 
     def align(self, now: float) -> None:
         """Move what tenants that wait owe to where their tags are."""
-        for node in self._pool.nodes.values():
-            shared = [flow for flow in self._shared if flow.node is node and flow.backlog]
-            if shared:
-                self._align(now, node.flows, shared, self._middle(now, node))
+        waiting: dict[ClassNode, list[Flow]] = {}
+        for flow in self._shared:
+            if flow.backlog:
+                waiting.setdefault(flow.node, []).append(flow)
+        for node, shared in waiting.items():
+            self._align(now, node.flows, shared, self._middle(now, node))
 
     def _middle(self, now: float, node: ClassNode) -> float:
         """Where the tenants are that only this router serves, of the first that wait; else where all of them are."""
