@@ -22,8 +22,8 @@ from services.core.leases.level import PoolLevel, first_flows
 from services.core.pool import ClassNode, Flow, PoolQueue
 from services.core.ring import Ring
 
-MIN_PART = 0.05
-"""A tenant that has asked for hardly anything here yet has at least this part of its weight."""
+MIN_PART = 0.01
+"""A tenant that has asked for hardly anything here yet has this part of its weight, about that of 64 routers."""
 TOLERANCE = 0.05
 """A smaller change of a part, or a smaller part elsewhere, changes nothing: each change restarts sums of weights."""
 BAND_QUANTA = 1.0
