@@ -13,6 +13,11 @@ From then on, at the first start after a window, with m the smallest b in it:
     m > target      limit := max(target, 0.7 * limit)
     otherwise       limit := limit / 0.7 for every window that passed; no limit once it reaches the slack
 
+A tenant with only a part p of its requests here, and a queue at each of several routers, has p of its pace here. So a
+request is 1/p as long in seconds, and the one that starts, which b leaves out, would hide a queue of one. For it
+    b = (own queued work + (1 - p) * the request that starts) / share / R       if any is queued
+and a target for few slots looks at those of all routers: its other queues keep slots busy.
+
 One controller per flow: a shared one would let one tenant's queue reject other tenants' requests.
 Bound: the limit is at least the target, so a tenant can always have about one service time of work queued.
 """

@@ -82,7 +82,7 @@ class Elsewhere:
         share_per_s = self.share_per_s(now, flow.node, pool, estimator, joining)
         if share_per_s is None:
             return None
-        return (asked_per_s + self.asked_elsewhere(now, flow)) / (share_per_s * flow.weight)
+        return (asked_per_s + self.asked_elsewhere(now, flow)) / (share_per_s * flow.tenant.weight)
 
     def share(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator) -> float | None:
         """The share of this router's rate that a tenant above its share of the pool gets here; None for any other one.

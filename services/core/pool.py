@@ -36,7 +36,9 @@ ROUNDING_TOKENS = 1e-3
 class Flow(Schedulable):
     """One tenant's queue in one class of one pool."""
 
-    __slots__ = ("active", "charged", "node", "queue", "requests", "round_part", "stats", "tenant", "unready")
+    __slots__ = (
+        "active", "charged", "elsewhere", "node", "queue", "requests", "round_part", "stats", "tenant", "unready",
+    )  # fmt: skip
 
     stats: TenantStats
     """The statistics of this tenant here. Forgotten with the flow; no order depends on them."""
@@ -51,6 +53,8 @@ class Flow(Schedulable):
         self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
         self.active = False
         self.charged = 0.0  # all charges, less refunds
+        self.elsewhere = 0.0
+        """The part of its requests that other routers get; its weight here is without it."""
 
     def __iter__(self) -> Iterator[Request]:
         """All queued requests: the ready ones, earliest deadline first, then the others."""
@@ -222,7 +226,7 @@ class PoolQueue:
         assert flow.unsettled > -ROUNDING_TOKENS, f"{flow!r}: {flow.unsettled:g} tokens are in flight"
 
     def charge_elsewhere(self, now: float, flow: Flow, cost: float) -> None:
-        """Charge what other routers of the pool served to this tenant, within its class; negative: refund it.
+        """Charge this tenant, within its class, for what other routers of the pool served it; negative: refund it.
 
         It is not in `flow.charged`, which counts what this router served.
         """

@@ -345,8 +345,12 @@ class Scheduler:
         estimator.begin_prefill(request, prompt if self.settings.unread_prompts_delay else 0)
         rate = estimator.rate
         if rate:
-            backlog_s = flow.work / (pool_stats.pool.share(flow) * rate) if flow.requests else 0.0
-            target_s = tenant_stats.service_s * max(1.0, 4.0 / (estimator.slots or 1))
+            backlog_s = 0.0
+            if flow.requests:
+                work = flow.work + flow.elsewhere * request.charge_tokens  # see codel.py
+                backlog_s = work / (pool_stats.pool.share(flow) * rate)
+            slots = estimator.pool_slots if flow.elsewhere else estimator.slots
+            target_s = tenant_stats.service_s * max(1.0, 4.0 / (slots or 1))
             slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s, request.max_level)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.core.admissioncheck import Admitted
 from services.core.codel import BURST_S, STEP, WINDOW_S, CoDelLimiter
+from services.core.request import Request
+from tests.core.leases.rig import Site
 
 TARGET_S, SLACK_S = 0.1, 0.8
 FIRST_S = STEP**4 * SLACK_S
@@ -194,3 +198,47 @@ def test_whatever_stands_the_limit_is_at_least_the_least_target(samples: Samples
         assert queue.limit_s >= min(target for _, _, target, _ in samples)
         if queue.limit_s < prefill_backlog_s:
             assert queue.limit_s >= target_s
+
+
+def test_a_queue_that_is_one_of_several_counts_with_the_request_that_starts() -> None:
+    """At a quarter of its pace a request is four times as long: one that is left stands, and none does not."""
+    for elsewhere, left, requests in ((0.0, 1, 1.0), (0.75, 1, 1.75), (0.75, 0, 0.0)):
+        made = Site("r0", {"a": 1.0})
+        made.scheduler.capacity(0.0, 1)
+        for name in range(left + 1):
+            request = Request(f"a-{name}", "a", 0.0, 1e9, 20, 1)
+            assert isinstance(made.scheduler.admit(0.0, request), Admitted)
+        flow = request.flow
+        flow.elsewhere = elsewhere
+        seen = Heard()
+        flow.stats.codel = seen  # type: ignore[assignment]
+        made.scheduler.next(0.0)
+        assert seen.backlogs_s == pytest.approx([requests * request.charge_tokens / 100.0]), "of 100 tokens a second"
+
+
+def test_the_slots_of_all_routers_count_for_a_tenant_that_several_serve() -> None:
+    for elsewhere, target in ((0.0, 4.0), (0.75, 1.0)):
+        made = Site("r0", {"a": 1.0})
+        estimator = made.scheduler.pools["default"].estimator
+        estimator.shared_slots = 16
+        made.scheduler.capacity(0.0, 1)
+        request = Request("a", "a", 0.0, 1e9, 20, 1)
+        made.scheduler.admit(0.0, request)
+        request.flow.elsewhere, request.flow.stats.service_s = elsewhere, 1.0
+        seen = Heard()
+        request.flow.stats.codel = seen  # type: ignore[assignment]
+        made.scheduler.next(0.0)
+        assert seen.targets_s == [target]
+
+
+class Heard(CoDelLimiter):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backlogs_s: list[float] = []
+        self.targets_s: list[float] = []
+
+    def sample(self, now: float, backlog_s: float, target_s: float, slack_s: float, degrades: int = 0) -> None:
+        self.backlogs_s.append(backlog_s)
+        self.targets_s.append(target_s)

@@ -105,7 +105,14 @@ class Holding:
         keep: int | None = None,
         alone: bool = True,
     ) -> Ask:
-        """The next ask to send. `keep`: give back what is above it (None: nothing); `alone`: without a request."""
+        """The next ask to send. `keep`: give back what is above it (None: nothing); `alone`: without a request.
+
+        After its lease has ended by its own clock it gives back all that it does not use, so that the worker need not
+        wait for the end by its clock: grants may have been lost.
+        """
+        if -inf < self.lapses_at <= now:
+            self.lapses_at = -inf
+            self._give_back(self.uses)
         if keep is not None and keep < self._may:
             self._give_back(max(self.uses, keep))
             self._note_idle(now)

@@ -5,11 +5,15 @@
     V       virtual time: the lowest tag of the tenants that wait steadily; the highest tag served while none does
     turn    of a class: what all routers served it / its weight
 
-This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share: the exchange
-keeps them, and each router adds what it has served since, and what the others are likely to have served: as much as
-lately. So a tenant that two routers serve has one tag, and neither router is behind the other for it; and no tenant
-saves anything up while it asks for less than it could get. A router that is more than two quanta ahead of V has used
-slots that others should have had.
+This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with tags that all routers share, so a tenant
+that two routers serve has one tag, and neither router is behind the other for it; and no tenant saves anything up while
+it asks for less than it could get. A router that is more than two quanta ahead of V has used slots that others should
+have had.
+
+The exchange keeps the tags. Each router adds what it has served since, over the tenant's weight *here*: of a tenant
+with a quarter of its weight here (`parts.py`), a request counts four times, since the others serve three meanwhile. The
+next answer says what they did. Counted once, a tag that is too low would be found at all routers at once, and each
+would serve the tenant until the next exchange.
 
 Within a router its rings decide. A ring without work goes on with V, or the debts of its tenants would stand still
 while the others' are paid.
@@ -36,7 +40,7 @@ RATE_S = 0.5
 AGE_S = EXCHANGE_S / 2
 """How old the reports of the others are in an answer, on average."""
 PREDICT_S = 1.0
-"""For how long after an answer the others are taken to serve as much as before."""
+"""For how long after an answer V is taken to go on as fast as before."""
 
 NO_RETRIES: Mapping[str, int] = {}
 
@@ -61,13 +65,13 @@ class _Moving:
             self.per_s += (1.0 - exp(-passed_s / RATE_S)) * (growth / passed_s - self.per_s)
         self.value, self.at = value, now
 
-    def grown(self, now: float, age_s: float = 0.0) -> float:
+    def grown(self, now: float) -> float:
         """By how much it is likely to have grown since."""
-        return self.per_s * min(PREDICT_S, now - self.at + age_s)
+        return self.per_s * min(PREDICT_S, now - self.at)
 
 
 class _Tag(_Moving):
-    """A tenant's tag. It grows by what other routers serve, and by what is charged here, in token-equivalents."""
+    """A tenant's tag. `per_s` is what other routers serve it, in token-equivalents."""
 
     __slots__ = ("charged",)
 
@@ -75,9 +79,9 @@ class _Tag(_Moving):
         super().__init__(now, tag)
         self.charged = charged
 
-    def of(self, now: float, flow: Flow) -> float:
-        """The tag now."""
-        return self.value + (flow.charged - self.charged + self.grown(now, AGE_S)) / flow.weight
+    def of(self, flow: Flow) -> float:
+        """The tag now. What was served here since the answer is this router's part of what all have served since."""
+        return self.value + (flow.charged - self.charged) / flow.weight + self.per_s * AGE_S / flow.tenant.weight
 
 
 class PoolLevel:
@@ -114,7 +118,7 @@ class PoolLevel:
 
     def tag(self, now: float, flow: Flow) -> float:
         """The tag of a tenant, in tokens per unit of weight. It begins to wait at V, if it is below."""
-        return (self._tags.get(flow) or self.begin_tag(flow)).of(now, flow)
+        return (self._tags.get(flow) or self.begin_tag(flow)).of(flow)
 
     def turn(self, node: ClassNode) -> float:
         """What the class was served by all routers, per unit of weight, with what this one served since."""

@@ -55,7 +55,7 @@ class PoolLeases:
             return _nobody
         limit_per_s = share_per_s
         return lambda flow: (
-            flow.stats.asked.rate(now) + elsewhere.asked_elsewhere(now, flow) <= limit_per_s * flow.weight
+            flow.stats.asked.rate(now) + elsewhere.asked_elsewhere(now, flow) <= limit_per_s * flow.tenant.weight
         )
 
     def planned_slots(self, now: float) -> int:
@@ -63,6 +63,10 @@ class PoolLeases:
         borrower, elsewhere = self.borrower, self.ledger.elsewhere
         borrower.quantum = self.pool.quantum
         elsewhere.slots = borrower.pool_slots
+        estimator = self._scheduler.estimator(self.pool.name)
+        if estimator is not None:
+            estimator.shared_slots = borrower.pool_slots
+        self.ledger.forget_stale(now)
         return self._leased.planned(now, borrower.may(now), borrower.uses, self.pool, elsewhere)
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
 """One router's side of the exchange: what it reports of its tenants, and what it charges them for other routers.
 
-    remote charge = (served by all - reported by this router) - what was charged before      at most 16 quanta at once
+    elsewhere = served by all - reported by this router
 
 A report that was not answered is sent again as it was; what comes up meanwhile waits for the next one. The first
-figures of a run of the store are where this router begins: nothing before them is charged. The same holds for a tenant
+figures of a run of the store are where this router begins: nothing before them counts. The same holds for a tenant
 that was not reported for FORGET_S.
 
-The rings charge it like a debt (`Ring.inherit_debt`), in turn or not, which is what DSFQ's proof needs: a request is
-delayed by the service that its flow got on other servers (Wang and Merchant, FAST 2007).
+A class is charged for what others served it, at most MAX_QUANTA at once (`Ring.inherit_debt`). A tenant has a part of
+its weight here, and a debt that follows its tag (`parts.py`).
 
 Cost: O(tenants that this router knows) for each report, off the path of requests.
 """
@@ -24,11 +24,10 @@ from services.core.elsewhere import Elsewhere
 from services.core.leases.exchange import ClassLevel, UsageAnswer, UsageReport, UsageRow, UsageTotals
 from services.core.leases.level import PoolLevel
 from services.core.leases.messages import Stamp, Want
+from services.core.leases.parts import MAX_QUANTA, Parts
 from services.core.pool import Flow, PoolQueue
 from services.core.stats import DEMAND_S
 
-MAX_QUANTA = 16.0
-"""Quanta of a tenant's weight that are charged at once, so that nobody is locked out after an outage of the store."""
 MAX_ROWS = 1000
 """Tenants in one report: what a store adds up within a call's time limit. More are reported in turn."""
 FORGET_S = 60.0
@@ -82,6 +81,7 @@ class UsageLedger:
         "_entries",
         "_epoch",
         "_level",
+        "_parts",
         "_pending",
         "_pool",
         "_run",
@@ -100,12 +100,13 @@ class UsageLedger:
         self._drr = drr
         self._pool = pool
         self._level = level
+        self._parts = Parts(pool, level)
         self._epoch = epoch
         self._sequence = 0
         self._run = ""
         self._entries: dict[Key, _Entry] = {}
         self._pending: tuple[Stamp, str, tuple[UsageRow, ...], dict[str, float]] | None = None
-        self._active: dict[str, float] = {}
+        self._active: dict[str, list[Flow]] = {}  # by class: those that were active at the last report
         self._steady: dict[str, float] = {}
         self._classes: dict[str, list[float]] = {}  # by class: own in this run, and others' that was charged
 
@@ -136,7 +137,7 @@ class UsageLedger:
         flows = [flow for tenant in self._drr.tenants.values() for flow in tenant.flows_in(self._pool.name)]
         for flow in flows:
             if flow.active:
-                self._active[flow.node.name] = self._active.get(flow.node.name, 0.0) + flow.weight
+                self._active.setdefault(flow.node.name, []).append(flow)
         if len(flows) > MAX_ROWS:
             flows.sort(key=self._reported_at)
         rows = (row for flow in flows if (row := self._row(now, flow, flow.node.name in waiting)) is not None)
@@ -162,7 +163,16 @@ class UsageLedger:
         entry.charged, entry.taken, entry.reported_at, entry.waited = flow.charged, (0, 0.0), now, waits
         entry.asked, entry.asked_at = before + asked, now
         return UsageRow(
-            flow.tenant.id, flow.node.name, flow.weight, served, asked, requests, tokens, flow.active, waits, emptied
+            flow.tenant.id,
+            flow.node.name,
+            flow.tenant.weight,
+            served,
+            asked,
+            requests,
+            tokens,
+            flow.active,
+            waits,
+            emptied,
         )
 
     def _entry(self, flow: Flow) -> _Entry:
@@ -205,18 +215,31 @@ class UsageLedger:
             own_asked_per_s = entry.asked * exp((entry.asked_at - now) / DEMAND_S) / DEMAND_S
             asked[key] = max(0.0, totals.asked_per_s - own_asked_per_s)
             before = entry.seen
-            if more := self._charge(now, entry, totals):
+            if more := self._note(entry, totals):
                 used.append(more)
             if answer.added:
                 elsewhere = entry.seen.served - before.served if entry.seen and before else 0.0
                 self._level.set_tag(now, entry.flow, totals.tag, entry.charged, elsewhere)
         for name, of_all, _ in answer.classes:
             self._charge_class(now, name, of_all)
-        weights = {name: max(0.0, weight - self._active.get(name, 0.0)) for name, weight in answer.weights}
-        self.elsewhere.receive(now, asked, weights)
+        for key, asked_per_s in asked.items():
+            self._parts.set(now, self._entries[key].flow, asked_per_s)
+        self.elsewhere.receive(
+            now, asked, {name: self._weight_elsewhere(name, of_all) for name, of_all in answer.weights}
+        )
         self._level.receive(now, dict(answer.virtual))
+        self._parts.align(now)
         self._forget(now)
         return used
+
+    def forget_stale(self, now: float) -> None:
+        """Without news each tenant counts in full here."""
+        if not self.elsewhere.is_fresh(now):
+            self._parts.forget()
+
+    def _weight_elsewhere(self, class_name: str, of_all: float) -> float:
+        """The active weight of a class that is not at this router."""
+        return max(0.0, of_all - sum([flow.weight for flow in self._active.get(class_name, ())]))
 
     def _begin_run(self, run: str) -> None:
         """The store is new to this router, or has lost what it had: begin from what it says next.
@@ -242,7 +265,8 @@ class UsageLedger:
                 served=own.served + row.served, requests=own.requests + row.requests, tokens=own.tokens + row.tokens
             )
 
-    def _charge(self, now: float, entry: _Entry, totals: UsageTotals) -> UsedElsewhere | None:
+    def _note(self, entry: _Entry, totals: UsageTotals) -> UsedElsewhere | None:
+        """What other routers have added of the tenant since the last answer."""
         own, before = entry.own, entry.seen
         seen = entry.seen = totals._replace(
             served=totals.served - own.served,
@@ -251,11 +275,6 @@ class UsageLedger:
         )
         if before is None:
             return None
-        flow = entry.flow
-        limit = MAX_QUANTA * self._pool.quantum * flow.weight
-        cost = max(-limit, min(limit, seen.served - before.served))
-        if abs(cost) > QUIET:
-            self._pool.charge_elsewhere(now, flow, cost)
         requests, tokens = seen.requests - before.requests, seen.tokens - before.tokens
         if requests or abs(tokens) > QUIET:
             return UsedElsewhere(totals.tenant, totals.class_name, requests, tokens)
@@ -277,7 +296,9 @@ class UsageLedger:
                 key: entry for key, entry in self._entries.items()
                 if entry.flow.tenant is known.get(key[0]) or now - entry.reported_at <= FORGET_S
             }  # fmt: skip
-            self._level.keep_tags(entry.flow for entry in self._entries.values())
+            flows = {entry.flow for entry in self._entries.values()}
+            self._level.keep_tags(flows)
+            self._parts.keep(flows)
 
     def __repr__(self) -> str:
         return f"<UsageLedger of {self.router}, run {self._run or 'unknown'}: {len(self._entries)} tenants>"

@@ -74,6 +74,19 @@ def test_what_was_given_back_is_said_until_a_grant_confirms_it() -> None:
     assert asked(holding, 0.2).keep is None
 
 
+def test_a_lease_that_has_ended_is_given_back_since_grants_may_have_been_lost() -> None:
+    holding = held(3)
+    holding.start(0.0)
+    assert asked(holding, 0.5 * MIN_TTL_S).keep is None
+    assert asked(holding, MIN_TTL_S).keep == 1, "what it uses, and no more"
+    late = asked(holding, MIN_TTL_S)
+    assert late.keep == 1, "until it is confirmed"
+    holding.receive(MIN_TTL_S, granted(2, late, 2))
+    assert holding.may(MIN_TTL_S) == 2
+    assert asked(holding, MIN_TTL_S).keep is None
+    assert asked(Holding("a", 1), 9.0).keep is None, "it never had one"
+
+
 def test_nothing_in_use_is_given_back() -> None:
     holding = held(3)
     holding.start(0.0)

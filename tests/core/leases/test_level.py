@@ -67,9 +67,24 @@ def test_a_tenant_that_two_routers_serve_has_one_tag_so_neither_is_behind_for_it
         site.queue("a", 100)
     call(store, 0.2, one, other)
     one.serve(50)  # the other one was stopped meanwhile
-    for now in (0.4, 0.6):
+    for turn in range(30):  # until the one that served is not expected to go on
+        call(store, 0.4 + 0.2 * turn, one, other)
+    assert level_of(one) == pytest.approx(500.0)
+    assert level_of(other) == pytest.approx(500.0, abs=0.1)
+
+
+def test_what_a_router_serves_is_its_part_of_what_all_serve_until_the_next_answer() -> None:
+    store, one, other = begun({"a": 1.0}, {"a": 1.0})
+    one.queue("a", 30)
+    other.queue("a", 90)
+    for now in (0.2, 0.4):
         call(store, now, one, other)
-    assert level_of(one) == level_of(other) == pytest.approx(500.0)
+    before = one.level.tag(0.4, flow_of(one, "a"))
+    one.serve(1)
+    assert one.level.tag(0.4, flow_of(one, "a")) == pytest.approx(before + 10.0 / 0.25, rel=0.1)
+    for now in (0.6, 0.8):
+        call(store, now, one, other)
+    assert one.level.tag(0.8, flow_of(one, "a")) == pytest.approx(before + 10.0), "the other one served nothing"
 
 
 def test_a_router_that_starts_while_no_other_one_waits_begins_where_they_are() -> None:
