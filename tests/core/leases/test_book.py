@@ -50,7 +50,7 @@ def test_a_router_that_is_behind_keeps_its_slot_for_as_many_requests_as_it_wante
     worker.uses(0.0, "a", 1, want(1, level=10.0))
     worker.asks(0.0, "b", want(1, level=50.0))
     worker.ends(0.0, "a")
-    assert (worker.may("a"), worker.may("b")) == (1, 0)
+    assert (worker.may("a"), worker.may("b"), worker.book.moves) == (1, 0, 1)
     assert worker.book.start(0.0, "a", 1) is not None
     worker.ends(0.0, "a")
     assert (worker.may("a"), worker.may("b")) == (0, 1)

@@ -371,6 +371,25 @@ def test_a_tenant_that_was_forgotten_and_comes_back_begins_at_virtual_time_and_w
     assert site.level.tag(now, site.drr.flow(site.pool, site.drr.tenants["a"])) == 510.0
 
 
+def test_entries_of_forgotten_tenants_are_dropped_a_minute_later_and_those_of_quiet_ones_are_not() -> None:
+    others = [f"t{n}" for n in range(100)]
+    site, store = Site("r0", dict.fromkeys(["a", *others], 1.0)), UsageExchange("x")
+    for tenant in ("a", *others):
+        site.queue(tenant)
+    site.serve(101)
+    for _ in range(2):
+        rows(site, store, 0.0)
+    site.drr.idle_tenants = 0
+    for tenant in others:
+        site.drr.dismiss(1.0, TenantSpec(tenant, QueueBounds(10)))
+    assert len(site.drr.forget_idle(1.0)) == 100
+    rows(site, store, 60.0)
+    assert len(site.ledger._entries) == len(site.level._tags) == 101
+    rows(site, store, 60.5)
+    assert list(site.ledger._entries) == [("a", "default")]
+    assert [flow.tenant.id for flow in site.level._tags] == ["a"]
+
+
 def test_what_rate_limits_took_elsewhere_is_returned_to_be_charged() -> None:
     here, there, store = pair()
     exchange(here, store)
