@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from services.core.leases.messages import Ask
-from services.core.leases.times import LINGER_S, WANT_EVERY_S
+from services.core.leases.times import LINGER_S, MIN_TTL_S, WANT_EVERY_S
 from services.router.deciding.leasing import TICK_S
 from services.router.leases.exchanging import ALONE_PERIOD_S
 from services.router.tenancy.rates import Rate
@@ -252,6 +252,21 @@ def test_at_its_cap_of_requests_in_flight_a_router_wants_no_slot() -> None:
             (pool,) = router.leasing.pools.values()
             assert (router.dispatcher.cap.inflight, len(router.dispatcher.waiting)) == (1, 1)
             assert pool.leases.last_wants == ()
+            assert await asyncio.gather(*asked) == [200, 200]
+
+    run(main)
+
+
+def test_with_time_alone_slots_lapse() -> None:
+    async def main() -> None:
+        async with sharing(routers=1, workers=1, slots=2) as shared:
+            (router,) = shared.routers
+            asked = [asyncio.get_running_loop().create_task(router.ask(tokens=300)) for _ in range(2)]
+            await asyncio.sleep(SERVICE_S)
+            router.leasing._send = lambda asks: None  # type: ignore[method-assign]
+            assert router.lent == [2]
+            await asyncio.sleep(MIN_TTL_S + 2 * TICK_S)
+            assert router.lent == [0]
             assert await asyncio.gather(*asked) == [200, 200]
 
     run(main)
