@@ -383,6 +383,7 @@ def test_entries_of_forgotten_tenants_are_dropped_a_minute_later_and_those_of_qu
     for tenant in others:
         site.drr.dismiss(1.0, TenantSpec(tenant, QueueBounds(10)))
     assert len(site.drr.forget_idle(1.0)) == 100
+    site.pool.release_idle(1.0)
     rows(site, store, 60.0)
     assert len(site.ledger._entries) == len(site.level._tags) == 101
     rows(site, store, 60.5)

@@ -245,7 +245,7 @@ def test_a_slot_whose_client_leaves_is_used_again_by_what_waits_without_a_pause(
 
 def test_at_its_cap_of_requests_in_flight_a_router_wants_no_slot() -> None:
     async def main() -> None:
-        async with sharing(routers=1, workers=1, slots=2, max_inflight=1) as shared:
+        async with sharing(routers=1, workers=1, slots=1, max_inflight=1) as shared:
             (router,) = shared.routers
             asked = [asyncio.get_running_loop().create_task(router.ask()) for _ in range(2)]
             await asyncio.sleep(SERVICE_S / 2)
