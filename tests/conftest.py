@@ -78,6 +78,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """What a test may ask the kernel for follows from where it stands: tests/kernel.py has the table."""
     WATCH.refused.clear()
+    WATCH.unfrozen = False
     leave = _leave_of(item)
     with WATCH.during(leave), logs(threaded=leave is ALL):
         return (yield)
@@ -91,7 +92,7 @@ def pytest_runtest_teardown() -> Iterator[None]:
         pytest.fail(f"this test {'; '.join(WATCH.refused)}", pytrace=False)
     if WATCH.leave is not ALL and log_writers():
         pytest.fail("this test has left a log with its thread: close it", pytrace=False)
-    if not gc.get_freeze_count():
+    if WATCH.unfrozen and not gc.get_freeze_count():  # which counts them one by one: not after each test
         gc.freeze()
         pytest.fail(
             "this test has called gc.unfreeze(): each collection after it walks through all tests", pytrace=False

@@ -14,12 +14,13 @@ the marker `sockets`, and one that speaks to another machine: at once, with the 
 A log of the gate has no thread that writes it. A thread is another clock: a line that it has not written yet is a fault
 by chance, and a hundred of them that no test has stopped are a load on all tests that follow.
 
-Python says what a program does by audit events (PEP 578). Two things do it without a word, and are watched here by
-name: connections and processes of uvloop, and processes of `multiprocessing`. For `tests/conftest.py`.
+Python says what a program does by audit events (PEP 578). Three things do it without a word, and are watched here by
+name: connections and processes of uvloop, processes of `multiprocessing`, and `gc.unfreeze`. For `tests/conftest.py`.
 """
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import multiprocessing.process
 import socket
@@ -66,6 +67,8 @@ class Watch:
         self._leave = ALL
         self.refused: list[str] = []
         """What the test that runs now was refused. Code under test may swallow the error; this list stays."""
+        self.unfrozen = False
+        """It has called `gc.unfreeze`, which no audit event tells."""
 
     def install(self) -> None:
         """For the life of this process: an audit hook cannot be taken away."""
@@ -75,6 +78,7 @@ class Watch:
         for name in ("subprocess_exec", "subprocess_shell"):
             _before(uvloop.Loop, name, lambda *given, **_: self.starts(given[1:2]))
         _before(multiprocessing.process.BaseProcess, "start", lambda process: self.starts(process.name))
+        _before(gc, "unfreeze", self._unfreezes)
 
     @property
     def leave(self) -> Leave:
@@ -102,6 +106,9 @@ class Watch:
         elif not self._leave.elsewhere and not _is_here(host):
             self._refuse(f"speaks to {host!r}, which is not this machine")
 
+    def _unfreezes(self) -> None:
+        self.unfrozen = True
+
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in PROCESS_EVENTS:
             self.starts(arguments[:2])
@@ -114,8 +121,8 @@ class Watch:
         raise AskedTheKernel(f"this test {what}")
 
 
-def _before(owner: type, name: str, ask: Callable[..., None]) -> None:
-    """Have `ask` see the arguments of a method first."""
+def _before(owner: Any, name: str, ask: Callable[..., None]) -> None:
+    """Have `ask` see the arguments of a method, or of a module's function, first."""
     method = getattr(owner, name)
 
     def asked(*given: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def shown() -> dict[str, Entry]:
     return {match[1]: Entry(match[1], match[2], LINES[i - 1]) for match, i in found}
 
 
+@cache
 def settings_classes() -> list[type[BaseSettings]]:
     found = [path for tree in ("services", "loadtests") for path in sorted(ROOT.glob(f"{tree}/**/config.py"))]
     paths = [ROOT / "services/runtime/settings.py", *found]
@@ -70,6 +72,7 @@ def as_text(default: Any) -> str:
     return str(default)
 
 
+@cache
 def defaults() -> dict[str, set[str]]:
     """Every variable, and the defaults that the services give it: one, or several where each has its own."""
     found: dict[str, set[str]] = {}

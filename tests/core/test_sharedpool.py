@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from math import exp, inf
+
+import pytest
+
 from services.core.admissioncheck import Admitted, Rejection
 from services.core.elsewhere import STALE_S, Elsewhere
 from services.core.leases.capacity import LeasedSlots
@@ -44,6 +48,46 @@ def test_the_load_of_a_tenant_is_of_all_routers_on_the_whole_pool() -> None:
     assert load(site(weights={"default": 3.0}), "a", 400.0) == 1.0, "a quarter, beside three at other routers"
     assert load(site(asked={"a": 300.0}, weights={"default": 3.0}), "a", 100.0) == 1.0
     assert load(site(asked={"b": 300.0}, weights={"default": 3.0}), "a", 100.0) == 0.25
+
+
+def test_what_a_tenant_asked_of_others_fades_until_they_say_more() -> None:
+    made = site(asked={"a": 300.0}, weights={"default": 3.0})
+    assert load(made, "a", 100.0, now=1.5) == pytest.approx((100.0 + 300.0 * exp(-0.5)) / 400.0)
+
+
+def share(made: Site, tenant: str) -> float | None:
+    flow = made.drr.flow(made.pool, made.drr.tenants[tenant])
+    return made.ledger.elsewhere.share(0.0, flow, made.pool, made.scheduler.pools["default"].estimator)
+
+
+def test_only_a_tenant_above_its_share_of_the_pool_has_one_of_this_router() -> None:
+    made = site(asked={"a": 400.0, "b": 800.0, "c": 800.0}, weights={"default": 3.0})
+    elsewhere, flow = made.ledger.elsewhere, made.drr.flow(made.pool, made.drr.tenants["b"])
+    assert share(made, "a") is None, "it asks for a quarter of the pool, which is its share"
+    flow.stats.asked.add(0.0, 3.0 * 800.0)  # half of what it asks for, of twice its share
+    assert share(made, "b") == pytest.approx(800.0 / 4.0 / 400.0)
+    flow.stats.got.add(0.0, 10.0 * 300.0)
+    assert share(made, "b") == elsewhere.share_of(flow) == pytest.approx(300.0 / 400.0), "it got more lately"
+    elsewhere.receive(0.0, {}, {})
+    assert elsewhere.share_of(flow) == inf, "not known yet"
+
+
+def test_a_tenant_that_is_not_above_its_share_any_more_has_none_of_this_router() -> None:
+    made = site(asked={"a": 800.0}, weights={"default": 3.0})
+    elsewhere, flow = made.ledger.elsewhere, made.drr.flow(made.pool, made.drr.tenants["a"])
+    estimator = made.scheduler.pools["default"].estimator
+    assert elsewhere.share(0.0, flow, made.pool, estimator) is not None
+    assert elsewhere.share_of(flow) < inf
+    assert elsewhere.share(STALE_S + 0.1, flow, made.pool, estimator) is None
+    assert elsewhere.share_of(flow) == inf
+
+
+def test_a_class_without_active_tenants_counts_itself_among_those_that_have_some() -> None:
+    made = Site("r0", {"a": 1.0, "b": 1.0}, classes={"gold": 8.0, "tin": 1.0}, of_class={"b": "tin"})
+    elsewhere, nodes = made.ledger.elsewhere, made.pool.nodes
+    elsewhere.receive(0.0, {}, {"gold": 1.0})
+    assert elsewhere.class_share(made.pool, nodes["tin"]) == pytest.approx(1.0 / 9.0)
+    assert elsewhere.class_share(made.pool, nodes["gold"]) == 1.0
 
 
 def test_without_news_from_the_exchange_no_load_is_known() -> None:

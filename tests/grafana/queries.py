@@ -53,6 +53,7 @@ JOB = re.compile(r'job=~?"([^"]+)"')
 
 
 @functools.cache
+@functools.cache
 def dashboards() -> dict[str, dict[str, Any]]:
     """The committed files, by name."""
     return {path.name: json.loads(path.read_text("utf-8")) for path in sorted(DASHBOARDS.glob("*.json"))}
@@ -72,6 +73,7 @@ def panel_queries() -> Iterator[tuple[str, str, str]]:
             yield name, panel["title"], target["expr"]
 
 
+@functools.cache
 def rules_in(file: str) -> list[dict[str, Any]]:
     groups = yaml.safe_load((RULES / file).read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]

@@ -30,7 +30,7 @@ class Claim(NamedTuple):
     promised: int
     """Slots that this worker has promised to it."""
     wanted: int
-    """Requests that it wants to start, over all classes."""
+    """Requests that it wants to start, over all classes: at least one, but of a router whose request has just ended."""
     want: Want
 
 
@@ -59,15 +59,10 @@ def keeps(own: Claim, other: Claim, quantum: float) -> bool:
         return mine.light > 0
     if not mine.light and abs(ahead) > quantum:
         return ahead < 0
-    return _part(own.promised - 1, own.promised + own.wanted) <= _part(
-        other.promised + 1, other.promised + other.wanted
-    )
+    left = (own.promised - 1) / (own.promised + own.wanted)
+    return left <= (other.promised + 1) / (other.promised + other.wanted)
 
 
 def _share(claim: Claim) -> tuple[float, float]:
     """How much of what it could use it has; the lower level decides between equals."""
-    return _part(claim.promised, claim.promised + claim.wanted), claim.want.level
-
-
-def _part(promised: int, usable: int) -> float:
-    return promised / usable if usable > 0 else 1.0
+    return claim.promised / (claim.promised + claim.wanted), claim.want.level

@@ -44,6 +44,64 @@ def test_the_end_of_a_request_gives_its_slot_to_the_router_that_is_behind() -> N
     assert (worker.may("a"), worker.may("b")) == (0, 1)
 
 
+def test_a_router_that_is_behind_keeps_its_slot_for_as_many_requests_as_it_wanted() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a", 1, want(1, level=10.0))
+    worker.asks(0.0, "b", want(1, level=50.0))
+    worker.ends(0.0, "a")
+    assert (worker.may("a"), worker.may("b"), worker.book.moves) == (1, 0, 1)
+    assert worker.book.start(0.0, "a", 1) is not None
+    worker.ends(0.0, "a")
+    assert (worker.may("a"), worker.may("b")) == (0, 1)
+
+
+def test_a_router_of_several_classes_is_compared_in_the_one_whose_turn_is_next() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a", 1, want(1, name="gold", turn=5.0), want(1, name="tin", turn=1.0, level=90.0))
+    worker.asks(0.0, "b", want(1, name="tin", turn=1.0, level=50.0))
+    worker.ends(0.0, "a")
+    assert (worker.may("a"), worker.may("b")) == (0, 1)
+
+
+def test_of_what_it_wanted_a_router_counts_the_light_requests_first() -> None:
+    worker = Worker(4)
+    worker.asks(0.0, "a", want(9, light=1, level=50.0))
+    for _ in range(4):
+        assert worker.book.start(0.0, "a", 1) is not None
+    worker.asks(0.0, "b", want(1))
+    worker.ends(0.0, "a")
+    assert (worker.may("a"), worker.may("b")) == (3, 1), "its light request has had its slot"
+
+
+def test_the_end_of_a_long_request_of_a_router_that_wanted_nothing_more_gives_its_slot_away() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a")
+    later = 1.2 * WANT_TTL_S
+    worker.asks(later, "b", want(1))
+    worker.ends(later, "a")
+    assert worker.may("b") == 1
+
+
+def test_a_grant_says_the_lowest_level_of_the_others_that_wait() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a")
+    for router, level in (("b", 30.0), ("c", 20.0), ("d", 40.0)):
+        worker.asks(0.0, router, want(1, level=level))
+    worker.asks(0.0, "a")
+    assert worker.last["a"].lowest == (("default", 20.0),)
+
+
+def test_a_router_starts_no_more_than_it_was_lent() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(2))
+    worker.uses(0.0, "a")
+    assert worker.book.start(0.0, "a", 1) is None
+
+
 def test_a_router_with_nothing_more_to_start_gives_its_slot_away_at_the_end() -> None:
     worker = Worker(1)
     worker.asks(0.0, "a", want(1))
@@ -60,6 +118,25 @@ def test_an_idle_slot_is_recalled_for_a_router_that_waits_and_lent_when_it_comes
     assert worker.last["a"].recall
     worker.asks(0.0, "a", keep=0)
     assert (worker.may("a"), worker.may("b")) == (0, 1)
+
+
+def test_idle_slots_are_recalled_once_and_not_of_a_router_that_wants_more() -> None:
+    worker = Worker(2)
+    worker.asks(0.0, "a", want(3))
+    worker.asks(0.0, "b", want(1))
+    assert worker.asks(0.0, "c", want(1)) == ["c", "b"]
+    assert worker.asks(0.0, "c", want(1)) == ["c"]
+    worker.asks(0.0, "b")
+    assert worker.asks(0.0, "c", want(1)) == ["c"], "it was said in the answer to its ask"
+
+
+def test_a_want_counts_for_half_a_second() -> None:
+    worker = Worker(1)
+    worker.asks(0.0, "a", want(1))
+    worker.uses(0.0, "a")
+    worker.asks(0.0, "b", want(1))
+    worker.ends(0.5, "a")
+    assert worker.may("b") == 1
 
 
 def test_a_want_that_is_not_repeated_is_forgotten() -> None:
@@ -114,6 +191,25 @@ def test_an_ask_that_arrives_after_its_lease_and_its_stream_lends_nothing() -> N
     worker.book.lapse(9.0)
     worker.book.disconnect(9.0, "a", 1)
     assert worker.book.receive(9.0, ask("a", want(1)))["a"].may == 0
+
+
+def test_of_two_ends_of_streams_the_later_epoch_counts() -> None:
+    worker = Worker(1)
+    for epoch in (5, 3):
+        worker.book.disconnect(0.0, "a", epoch)
+    worker.asks(0.0, "a", want(1), epoch=5)
+    assert worker.may("a") == 0
+    worker.asks(0.0, "a", want(1), epoch=6)
+    assert worker.may("a") == 1
+
+
+def test_an_ask_for_a_shorter_lease_does_not_shorten_it() -> None:
+    worker = Worker(1)
+    worker.took(worker.book.receive(0.0, ask("a", want(1))._replace(ttl_s=3.0)))
+    at = worker.book.wakes_at()
+    assert at == pytest.approx(3.0 * (1 + DRIFT))
+    worker.asks(0.1, "a")
+    assert worker.book.wakes_at() == at
 
 
 def test_ends_of_streams_are_remembered_for_as_many_routers_as_there_can_be() -> None:
@@ -196,6 +292,59 @@ def test_a_router_that_receives_no_grant_loses_its_lease_although_it_asks() -> N
         assert worker.book.may("a") == 0, "it is lent nothing before it acknowledges"
     worker.took(worker.book.receive(now, ask("a", want(1), ack=answer["a"])))
     assert worker.may("a") == 1
+
+
+def deaf(slots: int = 1) -> tuple[Worker, float]:
+    """A worker whose router a has lost its lease although it asked, and when."""
+    worker, now = Worker(slots), 0.0
+    worker.took(worker.book.receive(now, ask("a", want(1))))
+    while worker.book.may("a"):
+        now += 0.1
+        worker.took(worker.book.receive(now, ask("a")))
+    return worker, now
+
+
+def test_a_router_that_acknowledges_what_came_before_its_lease_ended_is_lent_nothing() -> None:
+    worker, now = Worker(1), 0.0
+    before = worker.book.receive(now, ask("a", want(1)))["a"]
+    while worker.book.has_leases:
+        last, now = before, now + 0.1
+        worker.book.lapse(now)
+        if worker.book.has_leases:
+            before = worker.book.receive(now, ask("a"))["a"]
+    answer = worker.book.receive(now, ask("a", want(1), ack=last))
+    assert answer["a"].may == 0
+    assert worker.book.receive(now, ask("a", want(1), ack=answer["a"]))["a"].may == 1
+
+
+def test_a_process_that_follows_one_that_received_nothing_is_lent_slots_at_once() -> None:
+    worker, now = deaf()
+    assert worker.book.receive(now, ask("a", want(1)))["a"].may == 0
+    assert worker.book.receive(now, ask("a", want(1), epoch=2))["a"].may == 1
+
+
+def test_a_router_that_was_silent_is_lent_slots_when_it_asks_again() -> None:
+    worker = Worker(1)
+    worker.book.receive(0.0, ask("a", want(1)))
+    worker.book.lapse(9.0)
+    assert worker.book.receive(9.0, ask("a", want(1)))["a"].may == 1
+
+
+def test_a_router_that_acknowledges_nothing_is_lent_no_more_while_its_lease_lasts() -> None:
+    worker = Worker(4)
+    for now, wants in ((0.0, (want(1),)), (0.7, ()), (1.0, (want(1),))):
+        worker.took(worker.book.receive(now, ask("a", *wants)))
+        assert worker.may("a") == 1, now
+
+
+def test_a_router_that_acknowledges_one_grant_late_keeps_its_lease() -> None:
+    worker, now = Worker(1), 0.0
+    acks = [worker.book.receive(now, ask("a", want(1)))["a"]]
+    acks.append(worker.book.receive(now, ask("a"))["a"])
+    while now < 4 * MIN_TTL_S:
+        now += 0.2
+        acks.append(worker.book.receive(now, ask("a", ack=acks[-2]))["a"])
+        assert acks[-1].may == 1, now
 
 
 def test_one_router_too_many_is_lent_nothing() -> None:

@@ -38,6 +38,25 @@ def test_all_workers_of_a_small_pool_are_asked_for_all_of_it_when_work_begins_to
     assert borrower.settle(0.0, (want(6),)) == []
 
 
+def test_a_pool_is_small_up_to_eight_workers() -> None:
+    assert len(before(8).settle(0.0, (want(1),))) == 8
+    assert len(before(9).settle(0.0, (want(1),))) == 2
+
+
+def test_when_work_begins_to_wait_again_it_asks_at_once() -> None:
+    borrower = before(1)
+    for _ in range(2):
+        assert wanted(borrower.settle(0.0, (want(1),))) == [1]
+        assert borrower.settle(0.0, ()) == []
+
+
+def test_it_asks_again_when_light_work_comes_back() -> None:
+    borrower = before(1)
+    borrower.settle(0.0, (want(5, light=2),))
+    assert borrower.settle(0.0, (want(5, light=1),)) == []
+    assert len(borrower.settle(0.0, (want(5, light=2),))) == 1
+
+
 def test_it_asks_again_when_more_of_what_waits_is_light() -> None:
     borrower = before(2)
     borrower.settle(0.0, (want(5, light=1),))
@@ -69,6 +88,30 @@ def test_wants_are_repeated_while_work_waits() -> None:
     borrower.settle(0.0, (want(1),))
     assert borrower.refresh(0.5 * WANT_EVERY_S, (want(1),)) == []
     assert wanted(borrower.refresh(1.1 * WANT_EVERY_S, (want(1),))) == [1]
+
+
+def test_wants_are_repeated_five_times_a_second() -> None:
+    borrower = before(1)
+    borrower.settle(0.0, (want(1),))
+    assert borrower.refresh(0.19, (want(1),)) == []
+    assert wanted(borrower.refresh(0.2, (want(1),))) == [1]
+
+
+def test_a_lease_ends_for_the_sums_when_it_ends_at_its_worker() -> None:
+    borrower = before(1)
+    lend(borrower, "w0", 0.0, 1)
+    assert borrower.may(0.0) == 1
+    at = borrower.holdings["w0"].lapses_at
+    assert (borrower.may(at), list(borrower.free(at))) == (0, [])
+
+
+def test_a_worker_where_requests_run_on_after_the_lease_is_asked_still() -> None:
+    borrower = before(1)
+    lend(borrower, "w0", 0.0, 1)
+    borrower.start(0.0, "w0")
+    late = 2 * MIN_TTL_S
+    assert borrower.may(late) == 0
+    assert [worker for worker, _ in borrower.refresh(late, ())] == ["w0"]
 
 
 def test_leases_are_prolonged_in_time_for_two_lost_asks() -> None:
@@ -104,6 +147,26 @@ def test_an_end_without_a_grant_is_said_at_once() -> None:
     lend(borrower, "w0", 0.0, 1)
     borrower.start(0.0, "w0")
     assert [(worker, ask.keep) for worker, ask in borrower.end(0.0, "w0", None)] == [("w0", 0)]
+
+
+def test_an_end_without_a_grant_says_what_waits_and_of_a_large_pool_one_of_each_class() -> None:
+    for workers, requests, light in ((2, 5, 3), (50, 1, 1)):
+        borrower = before(workers)
+        lend(borrower, "w0", 0.0, 1)
+        borrower.start(0.0, "w0")
+        ((_, ask),) = borrower.end(0.0, "w0", None, wants=(want(5, light=3),))
+        assert [(each.requests, each.light) for each in ask.wants] == [(requests, light)]
+
+
+def test_a_router_that_is_ahead_gives_back_one_idle_slot_and_none_that_it_uses() -> None:
+    for may, kept in ((1, []), (2, [1])):  # of two requests one ends
+        borrower = before(50)
+        lend(borrower, "w0", 0.0, 2)
+        borrower.start(0.0, "w0")
+        borrower.start(0.0, "w0")
+        sent = borrower.holdings["w0"].ask(0.0, (), quantum=1.0, ttl_s=MIN_TTL_S)
+        grant = Grant((1, 10), sent.stamp, may, MIN_TTL_S, 4, True)
+        assert [ask.keep for _, ask in borrower.end(0.0, "w0", grant, is_ahead=True)] == kept
 
 
 def test_a_router_that_is_ahead_gives_its_slot_back_in_a_large_pool_only() -> None:

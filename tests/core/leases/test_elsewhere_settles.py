@@ -17,6 +17,12 @@ def test_it_is_settled_once_it_has_been_fresh_for_a_second() -> None:
     assert elsewhere.is_settled(now)
 
 
+def test_a_second_is_five_exchanges() -> None:
+    elsewhere = Elsewhere()
+    elsewhere.receive(0.0, {}, {})
+    assert [elsewhere.is_settled(now) for now in (0.8, 0.99, 1.0)] == [False, False, True]
+
+
 def test_a_gap_begins_it_anew() -> None:
     elsewhere = Elsewhere()
     for now in (0.0, 1.0, 1.0 + STALE_S):

@@ -30,12 +30,21 @@ def test_tenants_that_nobody_reports_are_forgotten_a_hundred_at_a_time() -> None
         assert len(store._sums) == left
 
 
+def test_a_tenant_that_is_reported_again_is_not_in_the_way_of_those_to_be_forgotten() -> None:
+    store = UsageExchange("x")
+    for now, call, tenants in ((0.0, 1, "ab"), (400.0, 2, "a"), (FORGET_S + 1.0, 3, "")):
+        rows = tuple(UsageRow(tenant, "default", 1.0, served=1.0) for tenant in tenants)
+        store.call(now, UsageReport("r0", (1, call), "x", (), rows))
+    assert [tenant for tenant, _ in store._sums] == ["a"]
+
+
 def test_a_router_that_has_not_called_for_a_day_is_forgotten_and_one_that_was_cut_off_for_less_is_not() -> None:
     store = UsageExchange("x")
     report = UsageReport("r0", (1, 1), "x", (), (UsageRow("a", "default", 1.0, served=1.0),))
     others = UsageReport("r1", (1, 1), "x", (), ())
     store.call(0.0, report)
     store.call(FORGET_ROUTER_S / 2, others)
+    store.call(FORGET_ROUTER_S, others)
     assert store.call(FORGET_ROUTER_S, report).classes == (("default", 1.0, 1.0),), "it was added before"
     store.call(2 * FORGET_ROUTER_S + 1, others)
     assert list(store._stamps) == ["r1"]

@@ -34,6 +34,21 @@ def test_a_lease_lives_from_the_sending_of_its_ask_and_not_from_the_grant() -> N
     assert holding.free(10.0 + MIN_TTL_S) == 0
 
 
+def test_a_lease_has_ended_at_its_end_and_not_after_it() -> None:
+    holding = held(2)
+    assert holding.lapses_at == MIN_TTL_S * (1 - DRIFT)
+    assert holding.may(holding.lapses_at) == 0
+
+
+def test_a_later_grant_that_echoes_an_earlier_ask_does_not_shorten_the_lease() -> None:
+    holding = Holding("a", 1)
+    early, late = asked(holding, 0.0), asked(holding, 0.5)
+    holding.receive(0.5, granted(1, late, 1))
+    ends_at = holding.lapses_at
+    holding.receive(0.5, granted(2, early, 2))
+    assert (holding.lapses_at, holding.may(0.5)) == (ends_at, 2)
+
+
 def test_a_grant_that_is_older_than_the_last_one_changes_nothing() -> None:
     holding = Holding("a", 1)
     sent = asked(holding, 0.0)
@@ -102,6 +117,29 @@ def test_an_end_without_a_grant_gives_its_slot_back() -> None:
     assert asked(holding, 0.0).keep == 2
 
 
+def test_an_end_without_a_grant_gives_back_nothing_that_is_in_use() -> None:
+    holding = held(3)
+    for _ in range(3):
+        holding.start(0.0)
+    holding.receive(0.0, granted(2, asked(holding, 0.0), 1))
+    holding.end(0.0, None)
+    assert asked(holding, 0.0).keep == 2
+
+
+def test_a_slot_that_went_back_with_an_end_does_not_come_back_with_a_grant_that_was_under_way() -> None:
+    holding = held(3)
+    before = asked(holding, 0.0)
+    for _ in range(3):
+        holding.start(0.0)
+    holding.end(0.0, None)
+    holding.receive(0.0, granted(2, before, 3))
+    assert (holding.may(0.0), holding.free(0.0)) == (2, 0)
+
+
+def test_to_keep_what_it_has_gives_nothing_back() -> None:
+    assert asked(held(3), 0.0, keep=3).keep is None
+
+
 def test_an_end_with_a_grant_brings_what_the_worker_decided() -> None:
     holding = held(1)
     holding.start(0.0)
@@ -117,6 +155,26 @@ def test_after_its_stream_ended_only_an_answer_to_a_later_ask_counts() -> None:
     assert holding.may(0.0) == 0
     holding.receive(0.1, granted(2, asked(holding, 0.1), 1))
     assert holding.may(0.1) == 1
+
+
+def test_after_its_stream_ended_it_asks_as_another_process() -> None:
+    holding = held(1)
+    holding.disconnect()
+    assert (holding.epoch, asked(holding, 0.0).stamp) == (2, (2, 1))
+
+
+def test_only_an_ask_without_a_request_counts_as_asked() -> None:
+    holding = held(1)
+    asked(holding, 5.0, alone=False)
+    assert holding.asked_at == 0.0
+    asked(holding, 6.0)
+    assert holding.asked_at == 6.0
+
+
+def test_a_slot_is_idle_since_the_first_of_them_is() -> None:
+    holding = held(1)
+    holding.receive(1.0, granted(2, asked(holding, 1.0), 2))
+    assert holding.idle_since == 0.0
 
 
 def test_it_knows_since_when_a_slot_is_idle() -> None:

@@ -17,7 +17,7 @@ def level_of(site: Site, now: float = 0.0, name: str = "default") -> float:
 
 
 def flow_of(site: Site, tenant: str) -> Flow:
-    return site.drr.tenants[tenant].flows["default"]
+    return site.drr.flow(site.pool, site.drr.tenants[tenant])
 
 
 def nobody(flow: Flow) -> bool:
@@ -158,6 +158,55 @@ def test_tags_of_tenants_that_are_forgotten_are_dropped() -> None:
     assert list(site.level._tags) == [flow_of(site, "b")]
 
 
+def test_a_tag_is_ahead_by_what_others_served_in_the_age_of_their_reports_and_stands_until_the_next_answer() -> None:
+    site = Site("r0", {"a": 2.0})
+    flow = flow_of(site, "a")
+    for turn in range(101):  # 100 tokens per second
+        site.level.set_tag(0.2 * turn, flow, 10.0 * turn, 0.0, 20.0)
+    assert site.level.tag(20.0, flow) == pytest.approx(1000.0 + 100.0 * 0.1 / 2.0), "reports are a tenth old on average"
+    for later in (20.3, 20.9, 21.5, 80.0):
+        assert site.level.tag(later, flow) == site.level.tag(20.0, flow)
+
+
+def test_what_the_others_serve_is_a_mean_of_half_a_second() -> None:
+    site = Site("r0", {"a": 1.0})
+    flow = flow_of(site, "a")
+    site.level.set_tag(0.0, flow, 0.0, 0.0)
+    site.level.set_tag(0.5, flow, 100.0, 0.0, 100.0)
+    assert site.level.tag(1.0, flow) == pytest.approx(100.0 + 126.42 * 0.1, abs=0.01), "200 a second, by 1 - 1/e"
+    site.level.set_tag(1.0, flow, 100.0, 0.0, 0.0)
+    assert site.level.tag(1.9, flow) == pytest.approx(100.0 + 126.42 * 0.3679 * 0.1, abs=0.01)
+
+
+def test_virtual_time_goes_on_between_two_answers_as_fast_as_lately_for_a_second_at_most() -> None:
+    site = Site("r0", {"a": 1.0})
+    site.level.receive(0.0, {"default": 40.0})
+    assert site.level.virtual(9.0, "default") == 40.0
+    site.level.receive(0.5, {"default": 140.0})
+    assert site.level.virtual(1.0, "default") == pytest.approx(140.0 + 126.42 * 0.5, abs=0.01)
+    assert site.level.virtual(9.0, "default") == pytest.approx(140.0 + 126.42, abs=0.01)
+    assert site.level.known_virtual("default") == 140.0
+
+
+def test_a_tenant_that_is_new_at_a_router_begins_at_virtual_time_whatever_it_was_charged() -> None:
+    site = Site("r0", {"a": 2.0})
+    site.queue("a", 9)
+    site.serve(4)
+    flow = flow_of(site, "a")
+    site.level.receive(0.0, {"default": 100.0})
+    assert site.level.tag(0.0, flow) == 100.0
+    site.serve(2)
+    assert site.level.tag(0.0, flow) == pytest.approx(100.0 + 20.0 / 2.0)
+
+
+def test_what_the_others_served_before_the_first_answer_says_nothing_of_how_fast() -> None:
+    site = Site("r0", {"a": 1.0})
+    flow = flow_of(site, "a")
+    assert site.level.tag(0.1, flow) == 0.0
+    site.level.set_tag(0.2, flow, 500.0, 0.0, 500.0)
+    assert site.level.tag(0.4, flow) == 500.0
+
+
 def test_wants_are_what_could_start_by_class() -> None:
     site = Site(
         "r0", {"a": 1.0, "b": 1.0}, classes={"gold": 8.0, "tin": 1.0}, of_class={"a": "gold", "b": "tin"}
@@ -170,6 +219,15 @@ def test_wants_are_what_could_start_by_class() -> None:
     assert Site("r1", {}).level.wants(0.0, lambda node: nobody) == ()
 
 
+def test_retries_are_wanted_first_and_as_light_beside_what_waits() -> None:
+    site = Site("r0", {"a": 1.0}, classes={"gold": 8.0, "tin": 1.0})
+    (alone,) = site.level.wants(0.0, lambda node: lambda flow: False, {"tin": 2})
+    assert alone == ("tin", 2, 2, 0.0, 0.0), "a class that waits for nothing else is at 0 while V is not known"
+    site.queue("a", 3)
+    (with_others, _) = site.level.wants(0.0, lambda node: lambda flow: False, {"gold": 2, "tin": 1})
+    assert (with_others.requests, with_others.light) == (5, 2)
+
+
 def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> None:
     site = Site("r0", {"a": 1.0}, classes={"gold": 8.0, "tin": 1.0})
     site.queue("a", 5)
@@ -179,6 +237,14 @@ def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> 
     assert site.level.turn(node) == 100.0
     site.serve(2)
     assert site.level.turn(node) == pytest.approx(100.0 + 20.0 / 8.0)
+
+
+def test_a_refund_does_not_take_a_class_back_behind_what_the_exchange_said() -> None:
+    site = Site("r0", {"a": 1.0}, classes={"gold": 8.0})
+    site.queue("a", 2)
+    site.serve(1)
+    site.level.set_turn("gold", 100.0, 18.0)  # 10 of the answer, and 8 of which it gives back
+    assert site.level.turn(site.pool.nodes["gold"]) == 100.0
 
 
 def test_a_ring_without_work_follows_the_others_so_that_debts_are_paid() -> None:
@@ -214,6 +280,21 @@ def test_a_router_is_ahead_when_all_its_classes_are() -> None:
     assert site.level.is_ahead(0.0)
     site.level.receive(0.0, {"default": 1e6})
     assert not site.level.is_ahead(0.0)
+
+
+def test_a_router_is_ahead_by_more_than_two_quanta_in_each_of_its_classes() -> None:
+    site = Site("r0", {"a": 1.0, "b": 1.0}, classes={"gold": 1.0, "tin": 1.0}, of_class={"b": "tin"})
+    site.queue("a")
+    site.level.receive(0.0, {"gold": 5.0, "tin": 5.0})
+    gold, tin = flow_of(site, "a"), flow_of(site, "b")
+    for level, is_ahead in ((15.1, False), (25.0, False), (25.1, True)):
+        site.level.set_tag(0.0, gold, level, 0.0)
+        assert site.level.is_ahead(0.0) is is_ahead, level
+    site.queue("b")
+    site.level.set_tag(0.0, tin, 25.0, 0.0)
+    assert not site.level.is_ahead(0.0)
+    site.level.set_tag(0.0, tin, 25.1, 0.0)
+    assert site.level.is_ahead(0.0)
 
 
 def test_light_requests_are_counted_among_the_next_tenants_only() -> None:

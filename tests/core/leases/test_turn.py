@@ -20,6 +20,7 @@ def claim(router: str, *, promised: int = 1, n: int = 1, light: int = 0, level: 
     [
         ([claim("a", level=50.0), claim("b", level=20.0)], "b"),
         ([claim("a", level=25.0, promised=1), claim("b", level=20.0, promised=3)], "a"),  # within a quantum: by share
+        ([claim("a", level=30.0, promised=1), claim("b", level=20.0, promised=3)], "a"),
         ([claim("a", level=31.0, promised=1), claim("b", level=20.0, promised=3)], "b"),  # beyond it: by level
         ([claim("a", n=2, promised=2), claim("b", n=6, promised=2)], "b"),  # it has less of what it could use
         ([claim("a", level=5.0, light=1, promised=9), claim("b", n=9)], "a"),  # light first
@@ -42,6 +43,9 @@ def test_who_gets_the_next_slot(claims: list[Claim], winner: str) -> None:
         (claim("a", level=0.0), claim("b", level=11.0), True),
         (claim("a", level=11.0), claim("b", level=0.0), False),
         (claim("a", promised=4, n=4), claim("b", promised=0, n=4), False),  # equal levels: in proportion
+        (claim("a", level=10.0, promised=2, n=4), claim("b", promised=2, n=4), True),  # a quantum apart: likewise
+        (claim("a", promised=2, n=6), claim("b", promised=0, n=7), True),  # 1 of 8 would be left to it, against 1 of 7
+        (claim("a", promised=3, n=1), claim("b", promised=1, n=3), True),  # 2 of 4 against 2 of 4
         (claim("a", promised=2, n=4), claim("b", promised=2, n=4), True),  # a move would only turn it round
         (claim("a", promised=1), claim("b", promised=1, light=1), False),
         (claim("a", promised=9, light=1), claim("b", promised=0), True),

@@ -8,7 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from services.core.leases.messages import Ask
-from services.core.leases.times import LINGER_S, WANT_EVERY_S
+from services.core.leases.times import LINGER_S, MIN_TTL_S, WANT_EVERY_S
+from services.router.deciding.leasing import TICK_S
+from services.router.leases.exchanging import ALONE_PERIOD_S
+from services.router.tenancy.rates import Rate
 from services.router.workers.leasedfleet import LeasedFleet
 from services.router.workers.leaselink import LeaseLink
 from tests.router.sharedrig import SERVICE_S, Shared, floods, sharing
@@ -238,6 +241,72 @@ def test_a_slot_whose_client_leaves_is_used_again_by_what_waits_without_a_pause(
             await asyncio.gather(*long, return_exceptions=True)
 
     run(main())
+
+
+def test_at_its_cap_of_requests_in_flight_a_router_wants_no_slot() -> None:
+    async def main() -> None:
+        async with sharing(routers=1, workers=1, slots=1, max_inflight=1) as shared:
+            (router,) = shared.routers
+            asked = [asyncio.get_running_loop().create_task(router.ask()) for _ in range(2)]
+            await asyncio.sleep(SERVICE_S / 2)
+            (pool,) = router.leasing.pools.values()
+            assert (router.dispatcher.cap.inflight, len(router.dispatcher.waiting)) == (1, 1)
+            assert pool.leases.last_wants == ()
+            assert await asyncio.gather(*asked) == [200, 200]
+
+    run(main)
+
+
+def test_with_time_alone_slots_lapse() -> None:
+    async def main() -> None:
+        async with sharing(routers=1, workers=1, slots=2) as shared:
+            (router,) = shared.routers
+            asked = [asyncio.get_running_loop().create_task(router.ask(tokens=300)) for _ in range(2)]
+            await asyncio.sleep(SERVICE_S)
+            router.leasing._send = lambda asks: None  # type: ignore[method-assign]
+            assert router.lent == [2]
+            await asyncio.sleep(MIN_TTL_S + 2 * TICK_S)
+            assert router.lent == [0]
+            assert await asyncio.gather(*asked) == [200, 200]
+
+    run(main)
+
+
+def test_a_worker_that_leaves_keeps_its_lease_until_its_requests_have_ended() -> None:
+    async def main() -> None:
+        async with sharing(routers=1, workers=1, slots=1) as shared:
+            (router,) = shared.routers
+            asked = asyncio.get_running_loop().create_task(router.ask(tokens=40))
+            await asyncio.sleep(SERVICE_S / 4)
+            (worker,) = router.leasing.links
+            router.dispatcher.fleet.reload((), lambda spec: worker)
+            await asyncio.sleep(2 * TICK_S)
+            assert not asked.done()
+            assert list(router.leasing.links) == [worker]
+            assert await asked == 200
+            await asyncio.sleep(2 * TICK_S)
+            assert not router.leasing.links
+
+    run(main)
+
+
+def test_a_rate_limit_that_was_changed_takes_nothing_back_at_the_store() -> None:
+    async def main() -> None:
+        async with sharing(routers=1, workers=1, slots=4, lab_tenant_rps=10.0) as shared:
+            (router,) = shared.routers
+            for _ in range(3):
+                assert await router.ask() == 200
+            await asyncio.sleep(3 * ALONE_PERIOD_S)
+            (store,) = shared.store.pools.values()
+            (sums,) = store.exchange._sums.values()
+            assert sums.requests == 3
+            new = Rate(10.0)
+            assert new.try_take(asyncio.get_running_loop().time(), 5.0) is None
+            router.leasing._rate_of = lambda tenant: new
+            await asyncio.sleep(2 * ALONE_PERIOD_S)
+            assert sums.requests == 4
+
+    run(main)
 
 
 def test_a_router_offers_no_slot_that_it_has_just_given_back() -> None:

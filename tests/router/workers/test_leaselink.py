@@ -12,7 +12,7 @@ from services.core.leases.messages import Ask
 from services.core.leases.poolleases import PoolLeases
 from services.core.leases.times import MIN_TTL_S
 from services.core.scheduler import Scheduler
-from services.router.workers.leaselink import MAX_PAUSE_S, OPEN_TIMEOUT_S, LeaseLink
+from services.router.workers.leaselink import MAX_PAUSE_S, MIN_PAUSE_S, OPEN_TIMEOUT_S, LeaseLink
 from services.router.workers.worker import Worker
 from services.router.workers.workersfile import WorkerSpec
 from services.runtime.upstream import Truncated, UpstreamError
@@ -174,6 +174,61 @@ def test_an_ask_without_an_answer_ends_the_stream() -> None:
         assert linked.link.lease.is_up
 
     played(scenario)
+
+
+def test_what_waits_behind_an_ask_without_an_answer_is_not_sent_after_it() -> None:
+    async def scenario(linked: Linked) -> None:
+        linked.lender.frozen = True
+        linked.ask()
+        await asyncio.sleep(0.01)
+        linked.ask()
+        await asyncio.sleep(MIN_TTL_S + 0.01)
+        assert linked.lender.at_once == 0
+
+    played(scenario)
+
+
+def test_an_ask_is_waited_for_as_long_as_the_shortest_lease_lasts() -> None:
+    async def scenario(linked: Linked) -> None:
+        linked.lender.takes_s = 0.9 * MIN_TTL_S
+        now = asyncio.get_running_loop().time()
+        linked.link.send(linked.link.lease.holding.ask(now, (), quantum=1.0, ttl_s=0.0))
+        await asyncio.sleep(MIN_TTL_S)
+        assert linked.link.lease.is_up
+        assert len(linked.lender.asks) == 1
+
+    played(scenario)
+
+
+def test_a_stream_that_brought_a_grant_is_opened_again_soon() -> None:
+    async def scenario(linked: Linked) -> None:
+        linked.lender.refuses = True
+        linked.lender.streams[-1].sent.put_nowait(None)
+        await asyncio.sleep(30.0)
+        linked.lender.refuses = False
+        await asyncio.sleep(2 * MAX_PAUSE_S)
+        linked.ask()
+        await asyncio.sleep(0.01)
+        ended, before = asyncio.get_running_loop().time(), len(linked.lender.opened)
+        linked.lender.streams[-1].sent.put_nowait(None)
+        await asyncio.sleep(1.5 * MAX_PAUSE_S)
+        assert linked.lender.opened[before][0] <= ended + 1.5 * MIN_PAUSE_S
+
+    played(scenario)
+
+
+def test_a_worker_that_lends_nothing_from_the_start_has_been_tried_and_is_told_of_once() -> None:
+    async def main() -> str:
+        linked = Linked(WEIR)
+        linked.lender.refuses = True
+        linked.link.start()
+        await asyncio.sleep(0.01)
+        assert linked.link.has_tried.is_set()
+        await asyncio.sleep(10.0)
+        await linked.link.stop()
+        return linked.lines.read()
+
+    assert run(main()).count("the lease has ended") == 1
 
 
 def test_one_ask_is_under_way_and_of_those_that_wait_the_last_is_sent() -> None:

@@ -202,6 +202,13 @@ def test_a_clock_that_was_set_begins_a_new_run_and_one_that_was_corrected_does_n
     assert (answer.run, answer.added) == (run, run == "x")
 
 
+def test_while_the_clock_is_behind_where_it_was_time_stands_still(store: Played) -> None:
+    asked = UsageReport("r0", (1, 1), "x", (), (UsageRow("a", "default", 1.0, asked=300.0),))
+    store.emptied("x")
+    for now in (1000.0, 999.5):
+        assert store.call(now, asked).totals[0].asked_per_s == pytest.approx(100.0)
+
+
 @pytest.mark.parametrize("figure", [float("nan"), float("inf")])
 def test_a_figure_that_is_not_finite_is_refused_before_anything_is_added(store: Played, figure: float) -> None:
     rows = (UsageRow("a", "default", 1.0, served=1.0), UsageRow("b", "default", 1.0, served=figure))
