@@ -11,14 +11,17 @@ import asyncio
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from loadtests.bench.processes import store
 from loadtests.bench.stand import FULL, HELD, all_different, chat, router_before
 from loadtests.bench.stub import stub
+from loadtests.bench.worker import quick_worker
 from loadtests.cluster.processes import StandError
 from loadtests.load.closed import LoopResults, connect, hold
 from loadtests.report.figure import Figure
@@ -37,7 +40,9 @@ PATIENT = {
 """Valgrind is some fifty times slower: no request may be rejected for that, and the end must not take long."""
 OUT = "callgrind.out"
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no")
-KINDS = {"answer": 200, "refusal": 429}
+KINDS = {"answer": 200, "refusal": 429, "answer of a worker": 200, "the same, of a borrowed slot": 200}
+"""Before a stub; and before a Weir worker, by the only router and by one of several, which borrows slots."""
+OF_WORKER, BORROWED = list(KINDS)[2:]
 STAGES: Mapping[str, tuple[str, ...]] = {
     "HTTP from the client": ("CPyDef_guard___Inbound___take",),
     "parsing the body": ("CPyDef_parsers___parse_chat",),
@@ -71,7 +76,8 @@ REST = "event loop, task, coroutines and the rest"
 ABOUT = """\
 Counted by valgrind over {requests:,} requests of one client, one after the other, after a warm-up, in user space: the
 router's code ({code}), Python, and all libraries. The load of the machine hardly changes the count, so it shows changes
-of a percent that a clock would not. It does not see the kernel, nor the processor's caches.
+of a percent that a clock would not. It does not see the kernel, nor the processor's caches. Timers count as well, more
+than on a busy router, since a request takes so long here: leases are looked at 20 times a second.
 
 A line of the second table counts functions with all that they call."""
 
@@ -102,17 +108,32 @@ async def measure(options: Options, say: Say) -> Result:
     return result(found, "compiled" if compiled.in_use() else "Python", options.requests)
 
 
+@asynccontextmanager
+async def before(kind: str, folder: Path) -> AsyncIterator[tuple[int, Mapping[str, str]]]:
+    """Run what the router is to stand before. Yields the port of the stub, if it is one, and the router's settings."""
+    code = {"WEIR_CODE": "compiled" if compiled.in_use() else "python"}
+    if kind not in (OF_WORKER, BORROWED):
+        async with stub() as port:
+            yield port, PATIENT | code | (FULL if kind == "refusal" else {})
+        return
+    async with quick_worker(folder) as file:
+        with store() if kind == BORROWED else nullcontext("") as exchange_url:
+            yield 0, PATIENT | code | {"WORKERS_FILE": str(file), "EXCHANGE_URL": exchange_url}
+
+
 async def instructions(kind: str, requests: int) -> Counts:
     """Of one request of this kind, in user space."""
-    code = {"WEIR_CODE": "compiled" if compiled.in_use() else "python"}
-    settings = PATIENT | code | (FULL if kind == "refusal" else {})
     with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         under = [*VALGRIND, f"--callgrind-out-file={folder / OUT}"]
-        async with stub() as stub_port, router_before(stub_port, settings, under=under) as made:
+        async with (
+            before(kind, folder) as (stub_port, settings),
+            router_before(stub_port, settings, under=under) as made,
+        ):
             held = await hold(made.port, [chat(made.port, "hang")] * (HELD if kind == "refusal" else 0), HOLD_S)
             results = LoopResults()
-            client, asked = await connect(made.port, results), all_different(made.port)
+            client = await connect(made.port, results)
+            asked = all_different(made.port, 1 if kind in (OF_WORKER, BORROWED) else 64)
             for _ in range(WARM_UP):
                 await client.ask(asked())
             await _control(made.pid, "--instr=on")

@@ -3,9 +3,6 @@
 The client and the stub need a core of their own, and a machine of two cores has none beside two processes. So what
 counts is the processor time of a request in all router processes: a core's time divided by it is what a process carries
 that has a core to itself. More processes than were measured are an estimate, and the table says so.
-
-What sharing costs is measured at one process, as busy with an exchange as without: an idle process pays for each time
-it wakes, and so two half-idle ones look dearer than they are.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ import msgspec
 
 from loadtests.bench.stand import CONNECTIONS, DIFFERENT, FULL, HELD, HOLD_S, Workers, all_different, chat
 from loadtests.bench.stub import stub
-from loadtests.bench.worker import TIME_SCALE
 from loadtests.cluster.processes import StandError, free_ports, get, started
 from loadtests.cluster.stand import NO_RETRIEVAL
 from loadtests.cluster.usage import cores, cpu_s, pinned, rss_mb
@@ -48,9 +44,9 @@ processes there are an exchange (`EXCHANGE_URL`) and a parent, and each process 
 stub share the second core with one of them, so *answers* is not what two free cores carry. *A core carries* divides a
 second by the processor time of a request in all router processes, the parent included. Code: {code}.
 
-What sharing costs is seen at one process, which is as busy with an exchange as without; before a Weir worker, which
-lends slots, it borrows them too (a stub does not lend). The two processes idle half of the time, since the client
-cannot keep them busy, and each answer then pays for a process that wakes."""
+The two processes idle half of the time, since the client cannot keep them busy, and an answer then pays for a process
+that wakes. The stub lends no slots. What an answer costs a router that borrows them is counted in
+[instructions](instructions.md)."""
 ESTIMATE = """\
 **An estimate, not measured:** processes with a core each, and clients and workers elsewhere. Rows 1 and 2 are n times
 *a core carries* of the measured runs; rows 4 and 8 take the two processes' figure as it is, so they leave out what more
@@ -90,28 +86,18 @@ async def measure(options: Options, say: Say) -> Result:
     answers: dict[int, Seen] = {}
     refusals: dict[int, Seen] = {}
     _, other_core = cores()
-    with pinned(other_core), store() as exchange_url, tempfile.TemporaryDirectory() as name:
+    with pinned(other_core), store() as exchange_url:
         async with stub() as stub_port:
-            workers = Workers().written(Path(name), stub_port)
             for count in MEASURED:
                 say(f"processes: {count}")
                 several = {"ROUTER_PROCESSES": str(count), "EXCHANGE_URL": exchange_url} if count > 1 else {}
-                async with router(workers, several) as made:
+                async with router(stub_port, several) as made:
                     answers[count] = await seen(made, options.seconds)
                     memory = sum(map(rss_mb, made.serving)) / count
                     parent_mb = rss_mb(made.parent) - memory * count  # its children are counted with it
-                async with router(workers, {**FULL, **several}) as made:
+                async with router(stub_port, {**FULL, **several}) as made:
                     refusals[count] = await seen_refusals(made, options.seconds)
                 figures += figures_of(count, answers[count], refusals[count], memory, parent_mb)
-            say("one process with an exchange")
-            async with router(workers, {"EXCHANGE_URL": exchange_url}) as made:
-                figures.append(cost("1 process with an exchange: an answer", await seen(made, options.seconds)))
-        async with worker(Path(name)) as workers:
-            for kind, settings in (("alone", {}), ("that borrows its slots", {"EXCHANGE_URL": exchange_url})):
-                say(f"one process {kind}, before a Weir worker")
-                async with router(workers, settings) as made:
-                    of = f"1 process {kind}, before a Weir worker: an answer"
-                    figures.append(cost(of, await seen(made, options.seconds, max_tokens=1)))
     code = "compiled" if compiled.in_use() else "Python"
     page = PAGE.format(connections=CONNECTIONS, code=code)
     return Result(
@@ -119,10 +105,6 @@ async def measure(options: Options, say: Say) -> Result:
         {"processes": figures},
         [page, figures_table(figures), ESTIMATE, estimate(answers, refusals)],
     )
-
-
-def cost(of: str, found: Seen) -> Figure:
-    return Figure(of, found.cpu_us, "us", note=f"of processor time; {found.per_s:,.0f} requests/s")
 
 
 def figures_of(count: int, answers: Seen, refusals: Seen, memory_mb: float, parent_mb: float) -> Iterator[Figure]:
@@ -166,35 +148,22 @@ def store() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def worker(folder: Path) -> AsyncIterator[Path]:
-    """A Weir worker whose model takes almost no time, on the core of the client. Yields the workers file."""
-    port, metrics_port = free_ports(2)
-    env = {
-        "WORKER_PORT": str(port), "METRICS_PORT": str(metrics_port), "SIM_TIME_SCALE": str(TIME_SCALE),
-        "MAX_BATCH_SIZE": str(CONNECTIONS), "MODEL_NAME": "fast",
-    }  # fmt: skip
-    file = folder / "worker.yaml"
-    entry = {"name": "worker", "url": f"http://127.0.0.1:{port}", "kind": "weir"}
-    file.write_text(json.dumps({"workers": [entry]}), encoding="utf-8")  # JSON is YAML
-    async with started("services.worker", ready=f"http://127.0.0.1:{port}/health/ready", env=env, cores=cores()[1]):
-        yield file
-
-
-@asynccontextmanager
-async def router(workers: Path, settings: Mapping[str, str]) -> AsyncIterator[Running]:
-    """`workers`: the workers file."""
+async def router(stub_port: int, settings: Mapping[str, str]) -> AsyncIterator[Running]:
     port, metrics_port = free_ports(2)
     count = int(settings.get("ROUTER_PROCESSES", "1"))
-    env = {
-        "ROUTER_PORT": str(port), "METRICS_PORT": str(metrics_port), "RETRIEVAL_URL": NO_RETRIEVAL,
-        "WORKERS_FILE": str(workers), **settings,
-    }  # fmt: skip
-    both = cores()[0] | cores()[1]
-    async with started("services.router", ready=f"http://127.0.0.1:{port}/health/ready", env=env, cores=both) as made:
-        serving = (made.pid,) if count == 1 else await all_ready(metrics_port)
-        for index, pid in enumerate(serving):
-            pin(pid, index)
-        yield Running(port, made.pid, serving)
+    with tempfile.TemporaryDirectory() as folder:
+        env = {
+            "ROUTER_PORT": str(port), "METRICS_PORT": str(metrics_port), "RETRIEVAL_URL": NO_RETRIEVAL,
+            "WORKERS_FILE": str(Workers().written(Path(folder), stub_port)), **settings,
+        }  # fmt: skip
+        both = cores()[0] | cores()[1]
+        async with started(
+            "services.router", ready=f"http://127.0.0.1:{port}/health/ready", env=env, cores=both
+        ) as made:
+            serving = (made.pid,) if count == 1 else await all_ready(metrics_port)
+            for index, pid in enumerate(serving):
+                pin(pid, index)
+            yield Running(port, made.pid, serving)
 
 
 async def all_ready(metrics_port: int) -> tuple[int, ...]:
@@ -218,8 +187,8 @@ def pin(pid: int, index: int) -> None:
             os.sched_setaffinity(int(thread), core)
 
 
-async def seen(made: Running, seconds: float, max_tokens: int = 64) -> Seen:
-    return await measured_load(made, [chat(made.port, max_tokens=max_tokens)], seconds, 200)
+async def seen(made: Running, seconds: float) -> Seen:
+    return await measured_load(made, [chat(made.port)], seconds, 200)
 
 
 async def seen_refusals(made: Running, seconds: float) -> Seen:

@@ -95,9 +95,10 @@ def chat(port: int, model: str = "fast", *, stream: bool = False, tenant: str = 
     return _asked(port, {"model": model, "messages": MESSAGES, "max_tokens": 64, "stream": stream, **more}, tenant)
 
 
-def all_different(port: int) -> Callable[[], bytes]:
+def all_different(port: int, max_tokens: int = 64) -> Callable[[], bytes]:
     """Chat completions in turn, so many that no connection sends the same twice in a row: none is an early retry."""
-    return cycle([chat(port, seed=DIFFERENT + number) for number in range(DIFFERENT)]).__next__
+    numbers = range(DIFFERENT, 2 * DIFFERENT)
+    return cycle([chat(port, seed=number, max_tokens=max_tokens) for number in numbers]).__next__
 
 
 def of_tenants(port: int) -> list[bytes]:
