@@ -48,15 +48,15 @@ class Parts:
         part = here_per_s / everywhere_per_s if asked_elsewhere_per_s > TOLERANCE * everywhere_per_s else 1.0
         if part == 1.0:
             self._shared.pop(flow, None)
-            self._weigh(flow, 1.0)
+            self._weigh(now, flow, 1.0)
             return
         self._shared[flow] = None
-        self._weigh(flow, max(MIN_PART, part))
+        self._weigh(now, flow, max(MIN_PART, part))
 
-    def forget(self) -> None:
+    def forget(self, now: float) -> None:
         """Nothing is known of other routers any more: each tenant counts in full here."""
         for flow in self._shared:
-            self._weigh(flow, 1.0)
+            self._weigh(now, flow, 1.0)
         self._shared.clear()
 
     def keep(self, flows: Collection[Flow]) -> None:
@@ -89,10 +89,15 @@ class Parts:
     def _position(self, now: float, flow: Flow) -> float:
         return self._level.tag(now, flow) + flow.node.flows.deficit_at(now, flow) / flow.weight
 
-    def _weigh(self, flow: Flow, part: float) -> None:
-        weight = flow.tenant.weight * part
-        if abs(weight - flow.weight) > TOLERANCE * flow.weight or (part == 1.0 and weight != flow.weight):
+    def _weigh(self, now: float, flow: Flow, part: float) -> None:
+        """Set its weight. What it owes becomes less or more with it, so that its position stays: a debt that stood
+        while the weight falls to a tenth would keep it from being served ten times as long.
+        """
+        before, weight = flow.weight, flow.tenant.weight * part
+        if abs(weight - before) > TOLERANCE * before or (part == 1.0 and weight != before):
+            deficit = flow.node.flows.deficit_at(now, flow)
             self._pool.reweigh(flow, weight)
+            self._pool.charge_elsewhere(now, flow, deficit * (1.0 - weight / before))
             flow.elsewhere = 1.0 - part
 
     def __repr__(self) -> str:

@@ -235,7 +235,7 @@ class UsageLedger:
     def forget_stale(self, now: float) -> None:
         """Without news each tenant counts in full here."""
         if not self.elsewhere.is_fresh(now):
-            self._parts.forget()
+            self._parts.forget(now)
 
     def _weight_elsewhere(self, class_name: str, of_all: float) -> float:
         """The active weight of a class that is not at this router."""
