@@ -1,7 +1,7 @@
 """Which workers a router asks for slots, for how many, and what it gives back: its leases in one pool.
 
     wants      only while work waits and no slot is free: told when that begins, when more of it is light, when the
-               level is more than TOLD_QUANTA above what was told (in a small pool), and every WANT_EVERY_S
+               level is more than SENT_QUANTA above that in the last ask (in a small pool), and every WANT_EVERY_S
     split      all workers of a small pool are asked for all of it; of a larger one a few, drawn at random, each for a
                part: whole wants would bring many more slots than requests
     asks       at least ASKS_PER_TTL within the time of a lease, to each worker that it holds slots of
@@ -23,7 +23,7 @@ from services.core.leases.times import ASKS_PER_TTL, LINGER_S, WANT_EVERY_S, ttl
 SMALL_POOL = 8
 """Workers up to which all are asked."""
 MIN_ASKED = 2
-TOLD_QUANTA = 3.0
+SENT_QUANTA = 3.0
 """A level that has risen by more than this is told again."""
 
 Asks = list[tuple[str, Ask]]
@@ -38,8 +38,8 @@ class Borrower:
     """
 
     __slots__ = (
-        "_counted", "_draw", "_epoch", "_free", "_held", "_lapses_at", "_light", "_may", "_place", "_random",
-        "_told", "_wanted_at", "holdings", "pool_slots", "quantum", "router", "uses",
+        "_counted", "_draw", "_epoch", "_free", "_held", "_lapses_at", "_levels_sent", "_light", "_may", "_place",
+        "_random", "_wanted_at", "holdings", "pool_slots", "quantum", "router", "uses",
     )  # fmt: skip
 
     def __init__(self, router: str, epoch: int, random: Callable[[], float]) -> None:
@@ -63,7 +63,7 @@ class Borrower:
         self._random = random
         self._light = -1  # light requests in the last wants that were sent; -1: nothing waited
         self._wanted_at = 0.0
-        self._told: dict[str, float] = {}  # by class: the level in the last wants that were sent
+        self._levels_sent: dict[str, float] = {}  # by class: the level in the last wants that were sent
 
     # ---- workers
 
@@ -160,8 +160,10 @@ class Borrower:
         """Whether all workers should hear that it is further than they know: each would give it the slot of whoever is
         behind it. In a large pool few of them know its level.
         """
-        far = TOLD_QUANTA * self.quantum
-        return not self.is_large and any(want.level > self._told.get(want.class_name, inf) + far for want in wants)
+        far = SENT_QUANTA * self.quantum
+        return not self.is_large and any(
+            want.level > self._levels_sent.get(want.class_name, inf) + far for want in wants
+        )
 
     def refresh(self, now: float, wants: Wants) -> Asks:
         """Now and then: repeat the wants, prolong the leases, give back what lingers."""
@@ -219,7 +221,7 @@ class Borrower:
 
     def _ask_for(self, now: float, wants: Wants, light: int) -> Asks:
         self._light, self._wanted_at = light, now
-        self._told = {want.class_name: want.level for want in wants}
+        self._levels_sent = {want.class_name: want.level for want in wants}
         part = self._split(wants)
         return [(worker, self._ask(now, worker, part)) for worker in self._asked(wants)]
 

@@ -90,14 +90,14 @@ class Parts:
         return self._level.tag(now, flow) + flow.node.flows.deficit_at(now, flow) / flow.weight
 
     def _weigh(self, now: float, flow: Flow, part: float) -> None:
-        """Set its weight. What it owes becomes less or more with it, so that its position stays: a debt that stood
-        while the weight falls to a tenth would keep it from being served ten times as long.
+        """Set its weight. What it owes while nothing of it waits becomes less or more with it: a debt that stood while
+        the weight falls to a tenth would keep it from being served ten times as long. `align` moves that of the others.
         """
         before, weight = flow.weight, flow.tenant.weight * part
         if abs(weight - before) > TOLERANCE * before or (part == 1.0 and weight != before):
-            deficit = flow.node.flows.deficit_at(now, flow)
+            owes = 0.0 if flow.backlog else -flow.node.flows.deficit_at(now, flow)
             self._pool.reweigh(flow, weight)
-            self._pool.charge_elsewhere(now, flow, deficit * (1.0 - weight / before))
+            self._pool.charge_elsewhere(now, flow, owes * (weight / before - 1.0))
             flow.elsewhere = 1.0 - part
 
     def __repr__(self) -> str:

@@ -52,7 +52,7 @@ class PoolLeases:
         if estimator is not None and elsewhere.is_settled(now):
             share_per_s = elsewhere.share_per_s(now, node, self.pool, estimator)
         if share_per_s is None:
-            return _nobody
+            return _not_light
         limit_per_s = share_per_s
         return lambda flow: (
             flow.stats.asked.rate(now) + elsewhere.asked_elsewhere(now, flow) <= limit_per_s * flow.tenant.weight
@@ -73,5 +73,5 @@ class PoolLeases:
         return f"<PoolLeases of {self.pool!r}: {self.borrower!r}>"
 
 
-def _nobody(flow: Flow) -> bool:
+def _not_light(flow: Flow) -> bool:
     return False

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.borrower import SMALL_POOL, TOLD_QUANTA, Asks, Borrower
+from services.core.leases.borrower import SENT_QUANTA, SMALL_POOL, Asks, Borrower
 from services.core.leases.messages import Grant
 from services.core.leases.times import ASKS_PER_TTL, LINGER_S, MAX_TTL_S, MIN_TTL_S, WANT_EVERY_S, ttl_s
 from tests.core.leases.rig import want
@@ -69,8 +69,8 @@ def test_it_asks_again_when_its_level_is_far_above_what_the_workers_of_a_small_p
         borrower = before(workers)
         borrower.quantum = 10.0
         borrower.settle(0.0, (want(64, level=100.0),))
-        assert borrower.settle(0.0, (want(64, level=100.0 + TOLD_QUANTA * 10.0),)) == []
-        assert len(borrower.settle(0.0, (want(64, level=101.0 + TOLD_QUANTA * 10.0),))) == again
+        assert borrower.settle(0.0, (want(64, level=100.0 + SENT_QUANTA * 10.0),)) == []
+        assert len(borrower.settle(0.0, (want(64, level=101.0 + SENT_QUANTA * 10.0),))) == again
         assert borrower.settle(0.0, (want(64, level=90.0),)) == [], "one that is behind is told in time"
 
 

@@ -92,18 +92,29 @@ def test_what_a_tenant_owes_follows_its_tag_among_those_that_only_this_router_se
 
 
 @pytest.mark.parametrize("elsewhere", [9.0, 0.0])
-def test_what_a_tenant_owes_is_as_far_from_paid_with_another_part_as_before(elsewhere: float) -> None:
+def test_what_a_tenant_owes_while_it_has_no_work_is_as_far_from_paid_with_another_part(elsewhere: float) -> None:
     """Otherwise one that owes a request would wait ten times as long, and be rejected meanwhile, once the others ask
     for nine times what comes here: as after a store, or a router, was gone for some seconds.
     """
     site, parts = made({"a": 0.0, "b": 0.0}, {"a": 1.0})
+    site.serve(10)
     flow = flow_of(site, "a")
     site.pool.charge_elsewhere(0.0, flow, 50.0)
     owes = deficit(site, "a") / flow.weight
+    assert not flow.backlog
     assert owes < -50.0
     parts.set(0.0, flow, elsewhere * flow.stats.asked.rate(0.0))
     assert flow.weight == pytest.approx(1.0 / (1.0 + elsewhere))
     assert deficit(site, "a") / flow.weight == pytest.approx(owes)
+
+
+def test_what_a_tenant_owes_stands_while_it_has_work_since_its_tag_moves_it() -> None:
+    site, parts = made({"a": 0.0, "b": 0.0}, {"a": 1.0})
+    flow = flow_of(site, "a")
+    site.pool.charge_elsewhere(0.0, flow, 50.0)
+    owes = deficit(site, "a")
+    parts.set(0.0, flow, 9.0 * flow.stats.asked.rate(0.0))
+    assert deficit(site, "a") == owes
 
 
 def test_where_each_is_served_elsewhere_they_move_towards_one_another() -> None:
