@@ -42,7 +42,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_service_has_an_image():
-    assert set(MODULES) == {"router", "retrieval", "worker", "governor", "storm"}
+    assert set(MODULES) == {"router", "retrieval", "worker", "governor", "desk", "storm"}
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
