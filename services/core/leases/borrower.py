@@ -24,7 +24,7 @@ SMALL_POOL = 8
 """Workers up to which all are asked."""
 MIN_ASKED = 2
 SENT_QUANTA = 3.0
-"""A level that has risen by more than this is told again."""
+"""A level that has risen by more than this is sent again."""
 
 Asks = list[tuple[str, Ask]]
 """(worker, ask): what to send."""

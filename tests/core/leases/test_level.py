@@ -20,14 +20,16 @@ def flow_of(site: Site, tenant: str) -> Flow:
     return site.drr.flow(site.pool, site.drr.tenants[tenant])
 
 
-def nobody(flow: Flow) -> bool:
+def not_light(flow: Flow) -> bool:
     return False
 
 
 def call(store: UsageExchange, now: float, *sites: Site) -> None:
     """Each router exchanges. What is queued waits for a slot."""
     for site in sites:
-        site.ledger.receive(now, store.call(now, site.ledger.report(now, site.level.wants(now, lambda node: nobody))))
+        site.ledger.receive(
+            now, store.call(now, site.ledger.report(now, site.level.wants(now, lambda node: not_light)))
+        )
 
 
 def begun(*weights: dict[str, float]) -> tuple[UsageExchange, *tuple[Site, ...]]:
@@ -216,7 +218,7 @@ def test_wants_are_what_could_start_by_class() -> None:
     wants = {want.class_name: want for want in site.level.wants(0.0, lambda node: lambda flow: flow.tenant.id == "a")}
     assert (wants["gold"].requests, wants["gold"].light) == (3, 3)
     assert (wants["tin"].requests, wants["tin"].light) == (MAX_WANTED, 0)
-    assert Site("r1", {}).level.wants(0.0, lambda node: nobody) == ()
+    assert Site("r1", {}).level.wants(0.0, lambda node: not_light) == ()
 
 
 def test_retries_are_wanted_first_and_as_light_beside_what_waits() -> None:
