@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.grafana.queries import RULES, alerts
+from tests.grafana.queries import ROOT, RULES, alerts
 
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)")
@@ -28,6 +28,19 @@ def promtool(*words: str, folder: Path = RULES) -> subprocess.CompletedProcess[s
 def test_promtool_accepts_the_rules():
     done = promtool("check", "rules", "recording.yml", "alerts.yml")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("config", ["prometheus.yml", "prometheus.embedded.yml"])
+def test_promtool_accepts_the_configuration(config, tmp_path):
+    """In a copy beside which the token stands, since promtool looks for that, too."""
+    folder, token = tmp_path / "grafana", tmp_path / ".weir" / "internal-token"
+    shutil.copytree(ROOT / "grafana", folder)
+    token.parent.mkdir()
+    token.write_text("a token of sixteen characters or more", encoding="ascii")
+    text = (folder / config).read_text(encoding="utf-8").replace("/run/weir/internal/token", str(token))
+    (folder / config).write_text(text, encoding="utf-8")
+    done = promtool("check", "config", config, folder=folder)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda path: path.stem)

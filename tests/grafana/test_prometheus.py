@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
 from services.worker.config import WorkerSettings
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ("prometheus.yml", "prometheus.embedded.yml")
-PROMTOOL = shutil.which("promtool")
 PORTS = {
     "router": RouterSettings.model_fields["metrics_port"].default,
     "retrieval": RetrievalSettings.model_fields["metrics_port"].default,
@@ -39,7 +36,7 @@ def targets(config: str) -> dict[tuple[str, str], str]:
     return {
         (job["job_name"], group["labels"]["instance"]): address
         for job in read(f"grafana/{config}")["scrape_configs"]
-        for group in job["static_configs"]
+        for group in job.get("static_configs", [])
         for address in group["targets"]
     }
 
@@ -65,7 +62,9 @@ def test_in_containers_each_instance_is_a_service_at_its_metrics_port():
     assert exported == {name: f"{name}:{services[name]['environment']['EXPORTER_PORT']}" for name in exported}
 
 
-@pytest.mark.parametrize(("job", "variable"), [("router", "ROUTER_NAME"), ("worker", "WORKER_NAME")])
+@pytest.mark.parametrize(
+    ("job", "variable"), [("router", "ROUTER_NAME"), ("worker", "WORKER_NAME"), ("desk", "DESK_PORT")]
+)
 def test_what_comes_with_a_profile_is_looked_for_by_name(job, variable):
     services = read("docker-compose.yml")["services"]
     (looked_for,) = looked_for_by_name()[job]
@@ -77,7 +76,7 @@ def test_what_comes_with_a_profile_is_looked_for_by_name(job, variable):
 
 
 def test_nothing_else_is_looked_for_by_name_and_what_is_found_is_called_by_it():
-    assert looked_for_by_name().keys() == {"router", "worker"}
+    assert looked_for_by_name().keys() == {"router", "worker", "desk"}
     renamed = {"source_labels": ["__meta_dns_name"], "regex": "(.+)", "target_label": "instance"}
     for job in read("grafana/prometheus.yml")["scrape_configs"]:
         assert job.get("relabel_configs", []) == ([renamed] if "dns_sd_configs" in job else [])
@@ -106,19 +105,3 @@ def test_both_configurations_load_the_rules_and_containers_find_them_there():
 def test_the_provisioned_source_is_the_one_that_dashboards_name():
     (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     assert (source["uid"], source["url"]) == ("prometheus", "http://prometheus:9090")
-
-
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)")
-@pytest.mark.parametrize("config", CONFIGS)
-def test_promtool_accepts_the_configuration(config, tmp_path):
-    """In a copy beside which the token stands, since promtool looks for that, too."""
-    folder, token = tmp_path / "grafana", tmp_path / ".weir" / "internal-token"
-    shutil.copytree(ROOT / "grafana", folder)
-    token.parent.mkdir()
-    token.write_text("a token of sixteen characters or more", encoding="ascii")
-    text = (folder / config).read_text(encoding="utf-8").replace("/run/weir/internal/token", str(token))
-    (folder / config).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [str(PROMTOOL), "check", "config", config], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
