@@ -26,12 +26,16 @@ MIN_OF_CALM = 20
 
 
 class Logged(NamedTuple):
-    """A line of the router's log about one request. `start`: the number of the router's run, from 1."""
+    """A line of the router's log about one request. `start`: the number of the router's run, from 1.
+
+    `seconds`: from the request's arrival at the router's kernel to its end; 0 where it is not read.
+    """
 
     start: int
     status: int
     outcome: str
     worker: str
+    seconds: float = 0.0
 
 
 class Seen(NamedTuple):

@@ -36,7 +36,8 @@ def read_router_log(log: Path, starts: Sequence[int] = ()) -> RouterLog:
         if record.get("level") == "ERROR":
             found.errors.append(json.dumps(record))
         if record.get("event") == "request" and "outcome" in record:
-            line = Logged(run, int(record["status"]), str(record["outcome"]), str(record.get("worker", "")))
+            worker, seconds = str(record.get("worker", "")), float(record.get("ms", 0)) / 1000
+            line = Logged(run, int(record["status"]), str(record["outcome"]), worker, seconds)
             found.lines[str(record["id"])].append(line)
             found.last[line.outcome] += run == 1 + len(starts)
     found.last = +found.last

@@ -5,13 +5,14 @@ A failure that no fault explains is a loss: the request had a router and workers
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from loadtests.judging.answers import Verdict
 from loadtests.report.figure import Figure, at_least, at_most
+from loadtests.runs.many.deck import What
 from loadtests.runs.many.record import Entry, Observed, Phase, Span, Stretch
 from loadtests.runs.many.sizes import DEADLINE_S, GRACE_S
 
@@ -90,12 +91,32 @@ def end_of(entry: Entry, observed: Observed, workers: Sequence[str]) -> End:
 
 
 def is_hung(entry: Entry, observed: Observed) -> bool:
-    """It ended later than its deadline, or than a fault of its own router, plus a grace."""
+    """Its router had it for longer than its deadline, or it ended too late for its client. See record 095."""
+    return _held_too_long(entry, observed) or _ended_too_late(entry, observed)
+
+
+def _held_too_long(entry: Entry, observed: Observed) -> bool:
+    """By the router's own log, which counts from the arrival. A cable that is out is no reason to keep a request."""
+    log = observed.routers.get(entry.router)
+    held_s = max((line.seconds for line in log.lines.get(entry.id, ())), default=0.0) if log is not None else 0.0
+    if held_s <= DEADLINE_S + GRACE_S:
+        return False
+    stopped = any(_holds_up(entry, span) and span.fault.what is not What.ROUTER_UNPLUGGED for span in observed.spans)
+    return not stopped and held_s > DEADLINE_S + GRACE_S + observed.still(entry.sent_s, entry.ended_s)
+
+
+def _ended_too_late(entry: Entry, observed: Observed) -> bool:
+    """It ended later than its deadline, or than a fault of its own router, plus a grace.
+
+    A deadline counts from the arrival at the router (record 061). What was sent while its cable was out arrived when
+    TCP sent it again.
+    """
     due_s = entry.sent_s + DEADLINE_S
     if entry.ended_s <= due_s + GRACE_S:
         return False
-    own = [span.to_s + AFTERMATH_S for span in observed.spans if _holds_up(entry, span)]
-    last_s = max([due_s, *own])
+    own = [span for span in observed.spans if _holds_up(entry, span)]
+    arrived = [span.to_s + AFTERMATH_S for span in own if _was_unplugged(entry, span)]
+    last_s = max([due_s, *(span.to_s + AFTERMATH_S for span in own), *(at_s + DEADLINE_S for at_s in arrived)])
     excused_s = entry.noticed_late_s + observed.still(due_s, entry.ended_s)
     return entry.ended_s > last_s + GRACE_S + excused_s and not (entry.gave_up and own)
 
@@ -104,6 +125,19 @@ def _holds_up(entry: Entry, span: Span) -> bool:
     """A router that runs ends its requests at their deadlines, whatever its workers and links do."""
     fault = span.fault
     return fault.router == entry.router and not fault.worker and _overlaps(entry, span)
+
+
+def _was_unplugged(entry: Entry, span: Span) -> bool:
+    """The request was sent while the cable of its router was out."""
+    return span.fault.what is What.ROUTER_UNPLUGGED and span.from_s <= entry.sent_s < span.to_s
+
+
+def _without_a_cable(observed: Observed) -> Iterator[bool]:
+    """For each request, whether its deadline counts from a later arrival."""
+    own = defaultdict[str, list[Span]](list)
+    for span in observed.spans:
+        own[span.fault.router].append(span)
+    yield from (any(_was_unplugged(entry, span) for span in own[entry.router]) for entry in observed.entries)
 
 
 def _overlaps(entry: Entry, span: Span) -> bool:
@@ -121,6 +155,7 @@ def figures(found: Ends, observed: Observed, wanted: int) -> Iterator[Figure]:
     yield from (Figure(end.value, found.counts[end]) for end in End if end not in NEVER)
     yield from (at_most(end.value, found.counts[end], 0) for end in NEVER)
     yield at_most("hung: ended over 250 ms after the deadline", found.hung, 0)
+    yield Figure("requests sent while their router's cable was out", sum(_without_a_cable(observed)))
     seconds = sum(stretch.to_s - stretch.from_s for stretch in observed.phases(Phase.STORE_FROZEN))
     name = f"failed while the store was frozen for {seconds:.0f} s"
     yield at_most(name, found.failed_while_frozen, 0)

@@ -33,11 +33,12 @@ of calm; in the end the store is frozen for {frozen_s:g} s.
 OUTRO = """
 *Hit* is a request that broke, or that failed with a status, while its own router, a worker that had it, or the link
 between them was under a fault, or within {aftermath_s:g} s afterwards. Without such a fault it is *lost*. *Hung*
-excludes faults of the request's own router, and stalls of the machine. Slots are those in the workers' own logs, from
-the arrival of a request to its end. They are looked at from {again_s:g} s after the end of a fault (a lease's time and
-one second) for {watched_s:g} s, while more requests wait than may be on their way. The error of a share is its distance
-from the tenant's max-min fair part by weight, relative to that part, over the starts of one calm stretch, which begins
-{settle_s:g} s after the last fault.
+excludes faults of the request's own router, and stalls of the machine. The deadline of a request that was sent while
+the cable of its router was out counts from its arrival there; by its own log no router may hold a request past its
+deadline. Slots are those in the workers' own logs, from the arrival of a request to its end. They are looked at from
+{again_s:g} s after the end of a fault (a lease's time and one second) for {watched_s:g} s, while more requests wait
+than may be on their way. The error of a share is its distance from the tenant's max-min fair part by weight, relative
+to that part, over the starts of one calm stretch, which begins {settle_s:g} s after the last fault.
 """
 
 

@@ -38,3 +38,7 @@ def killed(from_s: float, to_s: float, router: str = ROUTER) -> Span:
 
 def cut(from_s: float, to_s: float, worker: str = WORKER) -> Span:
     return Span(Fault(What.LINK_CUT, ROUTER, worker), from_s, to_s)
+
+
+def unplugged(from_s: float, to_s: float, router: str = ROUTER) -> Span:
+    return Span(Fault(What.ROUTER_UNPLUGGED, router), from_s, to_s)

@@ -11,7 +11,17 @@ from loadtests.runs.many.deck import Fault, What
 from loadtests.runs.many.ends import AFTERMATH_S, End, ends, figures
 from loadtests.runs.many.record import Entry, Observed, Span
 from loadtests.runs.many.sizes import DEADLINE_S, GRACE_S
-from tests.loadtests.runs.many.made_up import ROUTER, STORE_FROZEN, WORKER, cut, entry, killed, logged, observed
+from tests.loadtests.runs.many.made_up import (
+    ROUTER,
+    STORE_FROZEN,
+    WORKER,
+    cut,
+    entry,
+    killed,
+    logged,
+    observed,
+    unplugged,
+)
 
 
 def end_of(run: Observed) -> End:
@@ -108,6 +118,40 @@ def test_an_end_long_after_the_deadline_is_hung_unless_its_own_router_or_the_mac
     assert missed(observed(entry(ended_s=due + 0.1, noticed_late_s=0.2))) == []
     far = entry(ended_s=due + AFTERMATH_S + 5)
     assert missed(observed(far, spans=[killed(11, 13)])) == [hung]
+
+
+def test_a_request_that_was_sent_while_the_cable_of_its_router_was_out_has_its_deadline_from_its_arrival() -> None:
+    hung = "hung: ended over 250 ms after the deadline"
+    out = unplugged(9.5, 11)
+    last = 11 + AFTERMATH_S + DEADLINE_S + GRACE_S
+    assert missed(observed(entry(ended_s=last), spans=[out])) == []
+    assert missed(observed(entry(ended_s=last + 0.1), spans=[out])) == [hung]
+    for other in (unplugged(9.5, 11, router="router-1"), unplugged(10.1, 11.6), killed(9.5, 11), cut(9.5, 11)):
+        assert missed(observed(entry(ended_s=last), spans=[other])) == [hung]  # it came at once
+
+
+def test_no_router_holds_a_request_past_its_deadline_by_its_own_log_unless_it_was_stopped() -> None:
+    due = DEADLINE_S + GRACE_S
+
+    def logs(seconds: float) -> dict[str, RouterLog]:
+        return {ROUTER: RouterLog({"a": [Logged(1, 504, "deadline_exceeded", "", seconds)]})}
+
+    for spans, held_s, times in (
+        ((), due, 0),
+        ((), due + 0.1, 1),
+        ((unplugged(9.5, 11),), due, 0),
+        ((unplugged(9.5, 11),), due + 0.1, 1),
+        ((killed(9.5, 11),), due + 0.1, 0),
+        ((killed(9.5, 11, router="router-1"),), due + 0.1, 1),
+    ):
+        assert ends(observed(entry(), spans=spans, routers=logs(held_s))).hung == times
+    assert ends(observed(entry(), routers=logs(due + 0.1), still=lambda begin, end: 0.2)).hung == 0
+
+
+def test_requests_whose_deadline_counts_from_a_later_arrival_are_counted() -> None:
+    run = observed(entry(), entry(id="b", sent_s=20, ended_s=21), spans=[unplugged(9.5, 11)])
+    (figure,) = [one for one in figures(ends(run), run, 1) if one.name.startswith("requests sent while")]
+    assert figure.value == 1
 
 
 def test_with_a_frozen_store_no_request_fails_whatever_explains_it() -> None:
