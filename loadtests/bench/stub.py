@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 
 import httptools
@@ -93,12 +93,11 @@ class Stub(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def stub() -> AsyncIterator[int]:
-    """Runs the stub on the core that is not the router's. Yields its port."""
+async def stub(on: Set[int] = frozenset()) -> AsyncIterator[int]:
+    """Runs the stub on these cores, by default on the one that is not the router's. Yields its port."""
     (port,) = free_ports(1)
-    _, other_core = cores()
     ready = f"http://127.0.0.1:{port}/v1/models"
-    async with started("loadtests.bench.stub", str(port), ready=ready, cores=other_core):
+    async with started("loadtests.bench.stub", str(port), ready=ready, cores=on or cores()[1]):
         yield port
 
 

@@ -80,7 +80,7 @@ BENCHES: Mapping[str, Bench] = {
     "instructions": Bench("machine instructions of a request in the router; needs valgrind", 60),
     "console": Bench("the cost of the console in the router", 90),
     "gateways": Bench("Weir beside HAProxy, sglang-router and vllm-router, each on one core before stubs", 420),
-    "processes": Bench("a router of one and of two processes on one port, each pinned to a core", 60),
+    "processes": Bench("a router of one process and of several on one port, each pinned to a core", 60),
     "sockets": Bench("how two processes share a port: the spread of connections, and losses as they are replaced", 90),
     "observing": Bench("the cost of metrics, log, journal, traces and Prometheus in the router", 300),
     "batching": Bench("the gain and the cost of batching on real models; needs torch", 350, "batching.bench"),
