@@ -181,14 +181,19 @@ class Gpus:
 
     def __init__(self, patch: pytest.MonkeyPatch, *, bf16: bool) -> None:
         self.current: torch.device | None = None
+        self.plans = True
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 2)
         patch.setattr(torch.cuda, "is_bf16_supported", lambda: bf16)
         patch.setattr(torch.cuda, "get_device_name", lambda which: "an older GPU")
         patch.setattr(torch.cuda, "set_device", self._set)
+        patch.setattr(torch.backends.cuda, "enable_cudnn_sdp", self._let_plan)
 
     def _set(self, which: torch.device) -> None:
         self.current = which
+
+    def _let_plan(self, enabled: bool) -> None:
+        self.plans = enabled
 
 
 @pytest.mark.parametrize(
@@ -200,6 +205,15 @@ def test_devices_are_chosen_by_name_and_the_first_gpu_by_default(
     gpus = Gpus(monkeypatch, bf16=True)
     assert str(device.choose_device(wanted)) == chosen
     assert str(gpus.current) == (chosen if chosen != "cpu" else "None")
+
+
+@pytest.mark.parametrize(("wanted", "plans"), [("cuda", False), ("cpu", True)])
+def test_on_a_gpu_attention_needs_no_plan_for_each_shape_since_each_step_has_another(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, plans: bool
+) -> None:
+    gpus = Gpus(monkeypatch, bf16=True)
+    device.choose_device(wanted)
+    assert gpus.plans is plans
 
 
 @pytest.mark.parametrize(

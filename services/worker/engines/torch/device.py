@@ -29,6 +29,7 @@ def choose_device(wanted: str) -> torch.device:
     device = torch.device(wanted)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, and each step has another (096)
     return device
 
 
