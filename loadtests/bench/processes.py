@@ -45,8 +45,10 @@ PAGE = """\
 A router of one process and of several (`ROUTER_PROCESSES`), default settings, before stubs that answer at once.
 {connections} connections for each process send again as soon as they are answered; rejections as in
 [gateways](gateways.md). With several processes there are an exchange (`EXCHANGE_URL`) and a parent, and each process is
-pinned to a core. {others} *A core carries* divides a second by the processor time of a request in all router processes,
-the parent included. Code: {code}.
+pinned to a core. *A core carries* divides a second by the processor time of a request in all router processes, the
+parent included. Code: {code}.
+
+{others}
 
 The stubs lend no slots. What an answer costs a router that borrows them is counted in
 [instructions](instructions.md)."""
@@ -140,7 +142,7 @@ def introduction(have: Sequence[int]) -> str:
     most = measured(len(have))[-1]
     free = len({*have} - {*layout(have, most).routers})
     others = SEPARATE.format(most=min(free, 2 * most + 2), count=most) if free else SHARED
-    return PAGE.format(connections=CONNECTIONS, code=code, others=others.replace("\n", " "))
+    return PAGE.format(connections=CONNECTIONS, code=code, others=others)
 
 
 def figures_of(count: int, answers: Seen, refusals: Seen, memory_mb: float, parent_mb: float) -> Iterator[Figure]:
