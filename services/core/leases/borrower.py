@@ -145,16 +145,19 @@ class Borrower:
         return []
 
     def settle(self, now: float, wants: Wants) -> Asks:
-        """After every event, when nothing more can start: ask for slots, or give back idle ones."""
+        """After every event, when nothing more can start: give back idle slots that others wait for, and ask for more.
+        A slot may be idle beside wants: what waits may not use it (a retry, at the worker that failed it).
+        """
+        recalled = [worker for worker in self.free(now) if self.holdings[worker].recall]
+        asks = [(worker, self._ask(now, worker, (), keep=self.holdings[worker].uses)) for worker in recalled]
         if not wants:
             self._light = -1
-            recalled = [worker for worker in self.free(now) if self.holdings[worker].recall]
-            return [(worker, self._ask(now, worker, (), keep=self.holdings[worker].uses)) for worker in recalled]
+            return asks
         light = sum([want.light for want in wants])
         if self._light < 0 or light > self._light or self._has_come_far(wants):
-            return self._ask_for(now, wants, light)
+            return asks + self._ask_for(now, wants, light)
         self._light = light
-        return []
+        return asks
 
     def _has_come_far(self, wants: Wants) -> bool:
         """Whether all workers should hear that it is further than they know: each would give it the slot of whoever is

@@ -31,17 +31,17 @@ class PoolLeases:
         self._scheduler = scheduler
         self._leased = LeasedSlots()
 
-    def wants(self, now: float, retries: Mapping[str, int] = NO_RETRIES) -> Wants:
-        """What waits for a slot, retries (by class) included; nothing while one is free."""
-        if not (self.pool.classes.backlog or retries) or self.borrower.free(now):
-            return self.rest()
-        self.last_wants = self.level.wants(now, lambda node: self.light_of(now, node), retries)
+    def wants(self, now: float, retries: Mapping[str, int] = NO_RETRIES, *, is_capped: bool = False) -> Wants:
+        """What waits for a slot. The queue does while none is free, unless MAX_INFLIGHT is reached (`is_capped`).
+        Retries, by class, do as long as there are any: each has its place under MAX_INFLIGHT, and may use no slot that
+        is free, or it would not wait.
+        """
+        queue = self.pool.classes.backlog > 0 and not is_capped and not self.borrower.free(now)
+        if not queue and not retries:
+            self.last_wants = ()
+        else:
+            self.last_wants = self.level.wants(now, lambda node: self.light_of(now, node), retries, queue=queue)
         return self.last_wants
-
-    def rest(self) -> Wants:
-        """Nothing waits, or nothing that waits could start."""
-        self.last_wants = ()
-        return ()
 
     def light_of(self, now: float, node: ClassNode) -> IsLight:
         """Whether a tenant with work in this class asks for less than its share of the pool. Nobody does while that is

@@ -130,6 +130,17 @@ def test_an_idle_slot_that_somebody_waits_for_goes_back_at_once() -> None:
     assert borrower.may(0.0) == 0
 
 
+def test_an_idle_slot_that_somebody_waits_for_goes_back_though_a_retry_waits_here_that_may_not_use_it() -> None:
+    borrower = before(2)
+    lend(borrower, "w0", 0.0, 2, recall=True)
+    lend(borrower, "w1", 0.0, 1)
+    asks = borrower.settle(0.0, (want(1, light=1),))
+    assert [(worker, ask.keep) for worker, ask in asks] == [("w0", 0), ("w0", 0), ("w1", None)], "said until confirmed"
+    assert wanted(asks) == [0, 1, 1]
+    assert (list(borrower.free(0.0)), borrower.may(0.0)) == (["w1"], 1)
+    assert borrower.settle(0.0, (want(1, light=1),)) == []
+
+
 def test_an_idle_slot_that_nobody_waits_for_goes_back_after_a_while() -> None:
     borrower, now = before(1), 0.0
     lend(borrower, "w0", now, 2)
