@@ -32,22 +32,21 @@ Wants = tuple[Want, ...]
 
 
 class Borrower:
-    """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1.
+    """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1, `quantum` that of the pool's
+    rings.
 
     Holdings are changed by these methods only, which keep the sums: each costs O(1), whatever the number of workers.
     """
 
     __slots__ = (
         "_counted", "_draw", "_epoch", "_free", "_held", "_lapses_at", "_levels_sent", "_light", "_may", "_place",
-        "_random", "_wanted_at", "holdings", "pool_slots", "quantum", "router", "uses",
+        "_quantum", "_random", "_wanted_at", "holdings", "pool_slots", "router", "uses",
     )  # fmt: skip
 
-    def __init__(self, router: str, epoch: int, random: Callable[[], float]) -> None:
+    def __init__(self, router: str, epoch: int, random: Callable[[], float], quantum: Callable[[], float]) -> None:
         self.router = router
         self.holdings: dict[str, Holding] = {}
         """By worker."""
-        self.quantum = 0.0
-        """Of the rings of this pool; the caller sets it."""
         self.uses = 0
         """Slots that it uses."""
         self.pool_slots = 0
@@ -61,9 +60,15 @@ class Borrower:
         self._lapses_at = inf  # no lease ends before
         self._epoch = epoch
         self._random = random
+        self._quantum = quantum
         self._light = -1  # light requests in the last wants that were sent; -1: nothing waited
         self._wanted_at = 0.0
         self._levels_sent: dict[str, float] = {}  # by class: the level in the last wants that were sent
+
+    @property
+    def quantum(self) -> float:
+        """Of the rings of this pool, in tokens per round and unit of weight."""
+        return self._quantum()
 
     # ---- workers
 

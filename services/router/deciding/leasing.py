@@ -188,6 +188,7 @@ class Leasing:
         for worker in [worker for worker in self.links if worker.leaving and not worker.inflight]:
             self._leave(worker)
         for name, pool in self.pools.items():
+            pool.leases.ledger.forget_stale(now)
             self._send(pool.leases.borrower.refresh(now, self._wants(now, name)))
             self._plan(now, name, pool)
 
@@ -203,7 +204,7 @@ class Leasing:
 
     def _plan(self, now: float, name: str, pool: PoolSharing) -> None:
         """Tell the scheduler how many slots to predict with, if that has changed."""
-        slots = pool.leases.planned_slots(now)
+        slots = pool.leases.plan(now)
         if slots != pool.slots:
             pool.slots = self._fleet.planned[name] = slots
             self._dispatcher.plan(now, name)

@@ -14,7 +14,7 @@ from tests.core.leases.rig import want
 
 
 def before(workers: int) -> Borrower:
-    borrower = Borrower("a", 1, Random(1).random)
+    borrower = Borrower("a", 1, Random(1).random, lambda: 10.0)
     for n in range(workers):
         borrower.join(0.0, f"w{n}", 4)
     return borrower
@@ -67,7 +67,6 @@ def test_it_asks_again_when_more_of_what_waits_is_light() -> None:
 def test_it_asks_again_when_its_level_is_far_above_what_the_workers_of_a_small_pool_know() -> None:
     for workers, again in ((SMALL_POOL, SMALL_POOL), (SMALL_POOL + 1, 0)):
         borrower = before(workers)
-        borrower.quantum = 10.0
         borrower.settle(0.0, (want(64, level=100.0),))
         assert borrower.settle(0.0, (want(64, level=100.0 + SENT_QUANTA * 10.0),)) == []
         assert len(borrower.settle(0.0, (want(64, level=101.0 + SENT_QUANTA * 10.0),))) == again
