@@ -152,6 +152,15 @@ def test_an_idle_slot_that_nobody_waits_for_goes_back_after_a_while() -> None:
     assert [ask.keep for _, ask in borrower.refresh(LINGER_S + 0.01, ())] == [0]
 
 
+def test_a_slot_that_is_lent_anew_after_a_lease_has_ended_does_not_go_back_as_if_it_had_been_idle_meanwhile() -> None:
+    borrower, later = before(1), 10.0
+    lend(borrower, "w0", 0.0, 1)
+    lend(borrower, "w0", later, 1)
+    every_s = MIN_TTL_S / ASKS_PER_TTL
+    assert [ask.keep for _, ask in borrower.refresh(later + every_s, ())] == [None], "prolonged"
+    assert borrower.may(later + every_s) == 1
+
+
 def test_an_end_without_a_grant_is_said_at_once() -> None:
     borrower = before(1)
     lend(borrower, "w0", 0.0, 1)
