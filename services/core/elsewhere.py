@@ -10,7 +10,7 @@ over the classes that are active at any router. Without news for STALE_S the rou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import exp, inf
 from typing import TYPE_CHECKING
 
@@ -27,17 +27,22 @@ SETTLE_S = 1.0
 
 
 class Elsewhere:
-    """One pool's tenants at other routers. `slots` is the sum of the slots of all workers, whoever uses them."""
+    """One pool's tenants at other routers. `pool_slots` returns the slots of all its workers, whoever uses them."""
 
-    __slots__ = ("_asked", "_shares", "_weights", "received_at", "since", "slots")
+    __slots__ = ("_asked", "_pool_slots", "_shares", "_weights", "received_at", "since")
 
-    def __init__(self) -> None:
-        self.slots = 0
+    def __init__(self, pool_slots: Callable[[], int]) -> None:
+        self._pool_slots = pool_slots
         self.received_at = self.since = -inf
         """When it was received last, and since when without a gap."""
         self._asked: Mapping[tuple[str, str], float] = {}
         self._weights: Mapping[str, float] = {}
         self._shares: dict[Flow, float] = {}
+
+    @property
+    def slots(self) -> int:
+        """Slots of all workers of the pool, whoever uses them."""
+        return self._pool_slots()
 
     def receive(self, now: float, asked_per_s: Mapping[tuple[str, str], float], weights: Mapping[str, float]) -> None:
         """Replace what is known. By tenant and class: work in token-equivalents per second that other routers were
@@ -68,10 +73,10 @@ class Elsewhere:
         """A tenant's share of the whole pool, in token-equivalents per second per unit of weight; None while it is not
         known. `joining`: the weight of a tenant that is about to become active.
         """
-        rate, slots = estimator.rate, estimator.slots
-        if not rate or not self.slots or not self.is_fresh(now):
+        rate, slots, pool_slots = estimator.rate, estimator.slots, self.slots
+        if not rate or not pool_slots or not self.is_fresh(now):
             return None
-        return rate / slots * self.slots * self.class_share(pool, node) / (self.active_weight(node) + joining)
+        return rate / slots * pool_slots * self.class_share(pool, node) / (self.active_weight(node) + joining)
 
     def load(self, now: float, flow: Flow, pool: PoolQueue, estimator: Estimator, asked_per_s: float) -> float | None:
         """What the tenant asks for of all routers, over its share of the whole pool; None if the share is not known.

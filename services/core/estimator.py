@@ -97,10 +97,8 @@ class Estimator:
         "late_ends",
         "mean_cost",
         "median_s",
-        "pool_slots",
         "prefill_model",
         "rate",
-        "shared_slots",
         "slots",
         "unread_tokens",
     )
@@ -114,9 +112,7 @@ class Estimator:
         readers: int = 0,
     ) -> None:
         """What workers announce. `readers`: how many workers prefill one prompt after another; 0: not known."""
-        self.slots = self.pool_slots = 0
-        self.shared_slots = 0
-        """Slots of the pool that several routers share, whoever uses them; 0 at the only one. Counts at `resize`."""
+        self.slots = 0
         self.busy = 0
         self.unread_tokens = 0
         """Prompt tokens of running requests that are not known to be prefilled."""
@@ -154,7 +150,6 @@ class Estimator:
     def inherit(self, before: Estimator) -> None:
         """Take over the slots, but not the measurements, of the estimator that this one replaces."""
         self.slots, self.busy, self.unread_tokens = before.slots, before.busy, before.unread_tokens
-        self.pool_slots, self.shared_slots = before.pool_slots, before.shared_slots
         self._update_rate()
 
     def resize(self, now: float, slots: int) -> None:
@@ -162,7 +157,7 @@ class Estimator:
         if slots < 0:
             raise ValueError(f"slots must be at least 0, got {slots}")
         self._advance(now)
-        self.slots, self.pool_slots = slots, max(slots, self.shared_slots)
+        self.slots = slots
         self._update_rate()
 
     def start(self, now: float, request: Request, service_s: float) -> None:

@@ -349,7 +349,9 @@ class Scheduler:
             if flow.requests:
                 work = flow.work + flow.elsewhere * request.charge_tokens  # see codel.py
                 backlog_s = work / (pool_stats.pool.share(flow) * rate)
-            slots = estimator.pool_slots if flow.elsewhere else estimator.slots
+            slots = estimator.slots
+            if flow.elsewhere and pool_stats.pool.elsewhere is not None:  # its queue is one of several
+                slots = max(slots, pool_stats.pool.elsewhere.slots)
             target_s = tenant_stats.service_s * max(1.0, 4.0 / (slots or 1))
             slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
             tenant_stats.codel.sample(now, backlog_s, target_s, slack_s, request.max_level)

@@ -219,8 +219,7 @@ def test_a_queue_that_is_one_of_several_counts_with_the_request_that_starts() ->
 def test_the_slots_of_all_routers_count_for_a_tenant_that_several_serve() -> None:
     for elsewhere, target in ((0.0, 4.0), (0.75, 1.0)):
         made = Site("r0", {"a": 1.0})
-        estimator = made.scheduler.pools["default"].estimator
-        estimator.shared_slots = 16
+        made.pool_slots = 16
         made.scheduler.capacity(0.0, 1)
         request = Request("a", "a", 0.0, 1e9, 20, 1)
         made.scheduler.admit(0.0, request)

@@ -19,7 +19,7 @@ def site(asked: dict[str, float] | None = None, weights: dict[str, float] | None
     made = Site("r0", {"a": 1.0, "b": 1.0, "c": 1.0})
     made.scheduler.capacity(0.0, 4)
     elsewhere = made.ledger.elsewhere
-    elsewhere.slots = 16
+    made.pool_slots = 16
     elsewhere.receive(0.0, {(each, "default"): per_s for each, per_s in (asked or {}).items()}, weights or {})
     return made
 
@@ -93,7 +93,7 @@ def test_a_class_without_active_tenants_counts_itself_among_those_that_have_some
 def test_without_news_from_the_exchange_no_load_is_known() -> None:
     assert load(site(), "a", 100.0, now=STALE_S) is not None
     assert load(site(), "a", 100.0, now=STALE_S + 0.1) is None
-    assert Elsewhere().is_fresh(0.0) is False
+    assert Elsewhere(lambda: 0).is_fresh(0.0) is False
 
 
 def test_a_tenant_alone_at_its_router_does_not_pass_for_a_light_one() -> None:
@@ -130,12 +130,11 @@ def test_above_its_share_a_tenant_waits_for_its_own_work_at_the_rate_that_it_get
 
 
 def test_the_slots_to_plan_with_follow_the_leases_over_a_second() -> None:
-    leased, pool, elsewhere = LeasedSlots(), site().pool, Elsewhere()
-    elsewhere.slots = 16
-    assert leased.planned(0.0, 8, 0, pool, elsewhere) == 8
-    assert leased.planned(1.0, 0, 0, pool, elsewhere) == 8
-    assert leased.planned(2.0, 0, 0, pool, elsewhere) == 3
-    assert leased.planned(2.0, 0, 5, pool, elsewhere) == 5, "never less than what is in use"
-    assert leased.planned(9.0, 0, 0, pool, elsewhere) == 1, "a pool with slots is not without capacity"
-    elsewhere.slots = 0
-    assert leased.planned(20.0, 0, 0, pool, elsewhere) == 0
+    leased = LeasedSlots()
+    for now, may, planned in ((0.0, 8, 8), (1.0, 0, 8), (2.0, 0, 3)):
+        leased.follow(now, may)
+        assert leased.planned(0, 16) == planned
+    assert leased.planned(5, 16) == 5, "never less than what is in use"
+    leased.follow(9.0, 0)
+    assert leased.planned(0, 16) == 1, "a pool with slots is not without capacity"
+    assert leased.planned(0, 0) == 0

@@ -35,7 +35,7 @@ class Router:
     def __init__(self, play: History, name: str, epoch: int) -> None:
         self.play = play
         self.name = name
-        self.borrower = Borrower(name, epoch, play.chance.random)
+        self.borrower = Borrower(name, epoch, play.chance.random, lambda: 0.0)
         self.borrower.join(play.now, "s")
         self.borrower.use(play.now, "s", usable=False)
         self.waiting = 0

@@ -41,7 +41,7 @@ class SimRouter:
 
     def set_capacity(self, now: float) -> None:
         """Tell the scheduler how many slots to plan with."""
-        slots = self.leases.planned_slots(now)
+        slots = self.leases.plan(now)
         if slots != self.slots:
             self.slots = slots
             self.policy.capacity(now, slots)

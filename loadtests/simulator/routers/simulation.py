@@ -154,7 +154,6 @@ class RoutersSimulation(Simulation):
                 holding.lapses_at = math.inf
                 router.borrower.use(0.0, name, usable=True)
         for router in self.routers:
-            router.ledger.elsewhere.slots = 0
             router.policy.capacity(0.0, router.borrower.may(0.0))
             router.slots = router.borrower.may(0.0)
 
@@ -407,6 +406,7 @@ class RoutersSimulation(Simulation):
                 self._post_grants(now, name, book.expire(now))
         for router in self.routers:
             if router.alive and not router.is_frozen(now):
+                router.ledger.forget_stale(now)
                 self._post_asks(now, router, router.borrower.refresh(now, router.wants(now)))
                 self._pump(now, router)
         self.schedule(now + TICK_S, self._tick, None)

@@ -32,22 +32,21 @@ Wants = tuple[Want, ...]
 
 
 class Borrower:
-    """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1.
+    """One router's leases at the workers of a pool. `random` returns numbers from 0 to 1, `quantum` that of the pool's
+    rings.
 
     Holdings are changed by these methods only, which keep the sums: each costs O(1), whatever the number of workers.
     """
 
     __slots__ = (
         "_counted", "_draw", "_epoch", "_free", "_held", "_lapses_at", "_levels_sent", "_light", "_may", "_place",
-        "_random", "_wanted_at", "holdings", "pool_slots", "quantum", "router", "uses",
+        "_quantum", "_random", "_wanted_at", "holdings", "pool_slots", "router", "uses",
     )  # fmt: skip
 
-    def __init__(self, router: str, epoch: int, random: Callable[[], float]) -> None:
+    def __init__(self, router: str, epoch: int, random: Callable[[], float], quantum: Callable[[], float]) -> None:
         self.router = router
         self.holdings: dict[str, Holding] = {}
         """By worker."""
-        self.quantum = 0.0
-        """Of the rings of this pool; the caller sets it."""
         self.uses = 0
         """Slots that it uses."""
         self.pool_slots = 0
@@ -61,9 +60,15 @@ class Borrower:
         self._lapses_at = inf  # no lease ends before
         self._epoch = epoch
         self._random = random
+        self._quantum = quantum
         self._light = -1  # light requests in the last wants that were sent; -1: nothing waited
         self._wanted_at = 0.0
         self._levels_sent: dict[str, float] = {}  # by class: the level in the last wants that were sent
+
+    @property
+    def quantum(self) -> float:
+        """Of the rings of this pool, in tokens per round and unit of weight."""
+        return self._quantum()
 
     # ---- workers
 
@@ -145,16 +150,19 @@ class Borrower:
         return []
 
     def settle(self, now: float, wants: Wants) -> Asks:
-        """After every event, when nothing more can start: ask for slots, or give back idle ones."""
+        """After every event, when nothing more can start: give back idle slots that others wait for, and ask for more.
+        A slot may be idle beside wants: what waits may not use it (a retry, at the worker that failed it).
+        """
+        recalled = [worker for worker in self.free(now) if self.holdings[worker].recall]
+        asks = [(worker, self._ask(now, worker, (), keep=self.holdings[worker].uses)) for worker in recalled]
         if not wants:
             self._light = -1
-            recalled = [worker for worker in self.free(now) if self.holdings[worker].recall]
-            return [(worker, self._ask(now, worker, (), keep=self.holdings[worker].uses)) for worker in recalled]
+            return asks
         light = sum([want.light for want in wants])
         if self._light < 0 or light > self._light or self._has_come_far(wants):
-            return self._ask_for(now, wants, light)
+            return asks + self._ask_for(now, wants, light)
         self._light = light
-        return []
+        return asks
 
     def _has_come_far(self, wants: Wants) -> bool:
         """Whether all workers should hear that it is further than they know: each would give it the slot of whoever is

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from math import exp
 
-from services.core.elsewhere import Elsewhere
-from services.core.pool import PoolQueue
-
 SMOOTH_S = 1.0
 
 
@@ -26,11 +23,14 @@ class LeasedSlots:
         self._may = 0
         self._smoothed: float | None = None
 
-    def planned(self, now: float, may: int, uses: int, pool: PoolQueue, elsewhere: Elsewhere) -> int:
-        """The slots to plan with, when the router may use `may` and uses `uses`."""
+    def follow(self, now: float, may: int) -> None:
+        """The router may use so many from now on."""
         if self._smoothed is None:
             self._smoothed = float(may)
         else:
             self._smoothed += (1.0 - exp((self._at - now) / SMOOTH_S)) * (self._may - self._smoothed)
         self._at, self._may = now, may
-        return max(uses, round(self._smoothed), 1 if elsewhere.slots else 0)
+
+    def planned(self, uses: int, pool_slots: int) -> int:
+        """The slots to plan with, of which it uses `uses`, in a pool of `pool_slots`."""
+        return max(uses, round(self._smoothed or 0.0), 1 if pool_slots else 0)

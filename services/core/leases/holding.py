@@ -88,7 +88,7 @@ class Holding:
         self.uses -= 1
         assert self.uses >= 0, f"a request ended that was not in flight: {self!r}"
         if grant is None:
-            self._give_back(max(self.uses, self._may - 1))
+            self._give_back(now, max(self.uses, self._may - 1))
         else:
             self.receive(now, grant)
         self._note_idle(now)
@@ -112,10 +112,9 @@ class Holding:
         """
         if -inf < self.lapses_at <= now:
             self.lapses_at = -inf
-            self._give_back(self.uses)
+            self._give_back(now, self.uses)
         if keep is not None and keep < self._may:
-            self._give_back(max(self.uses, keep))
-            self._note_idle(now)
+            self._give_back(now, max(self.uses, keep))
         stamp = self._next
         self._asks += 1
         self._sent[stamp] = now
@@ -151,7 +150,7 @@ class Holding:
         later than these asks, and then does not take it for the end of the lease that they began.
         """
         self._epoch, self._asks = self._epoch + 1, 0
-        self.lapses_at = -inf
+        self.lapses_at, self.idle_since = -inf, inf
         self._sent.clear()
 
     @property
@@ -164,13 +163,14 @@ class Holding:
         """The stamp of the next ask."""
         return self._epoch, self._asks + 1
 
-    def _give_back(self, keep: int) -> None:
+    def _give_back(self, now: float, keep: int) -> None:
         """Use no more than this, and say so in the next ask."""
         self._may = self._keep = keep
         self._kept_from, self._gives = self._next, True
+        self._note_idle(now)
 
     def _note_idle(self, now: float) -> None:
-        if self._may <= self.uses:
+        if self.may(now) <= self.uses:
             self.idle_since = inf
         elif self.idle_since == inf:
             self.idle_since = now

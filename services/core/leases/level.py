@@ -95,14 +95,18 @@ class PoolLevel:
         self._turns: dict[str, tuple[float, float]] = {}  # by class: its turn, and what was served here by then
         self._tags: dict[Flow, _Tag] = {}
 
-    def wants(self, now: float, light_of: LightOf, retries: Mapping[str, int] = NO_RETRIES) -> tuple[Want, ...]:
-        """What waits in each class and could start. `retries`, by class, wait beside the rings, before all others."""
+    def wants(
+        self, now: float, light_of: LightOf, retries: Mapping[str, int] = NO_RETRIES, *, queue: bool = True
+    ) -> tuple[Want, ...]:
+        """What waits in each class and could start. `retries`, by class, wait beside the rings, before all others;
+        `queue`: what is in the rings could start, too.
+        """
         found: list[Want] = []
         for node in self._pool.nodes.values():
-            backlog, first = node.flows.backlog, retries.get(node.name, 0)
+            backlog, first = node.flows.backlog if queue else 0, retries.get(node.name, 0)
             if not backlog and not first:
                 continue
-            flows = first_flows(node)
+            flows = first_flows(node) if queue else []
             light = min(MAX_WANTED, first + light_requests(flows, light_of(node)))
             requests = min(MAX_WANTED, first + backlog)
             found.append(Want(node.name, requests, light, self._level(now, node, flows), self.turn(node)))

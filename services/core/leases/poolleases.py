@@ -23,25 +23,27 @@ class PoolLeases:
 
     def __init__(self, router: str, epoch: int, scheduler: Scheduler, pool: str, random: Callable[[], float]) -> None:
         self.pool: PoolQueue = scheduler.drr.pool(pool)
-        self.borrower = Borrower(router, epoch, random)
+        self.borrower = borrower = Borrower(router, epoch, random, lambda: self.pool.quantum)
         self.level = PoolLevel(self.pool)
-        self.ledger = UsageLedger(router, epoch, scheduler.drr, self.pool, self.level)
+        self.ledger = UsageLedger(
+            router, epoch, scheduler.drr, self.pool, self.level, pool_slots=lambda: borrower.pool_slots
+        )
         self.last_wants: Wants = ()
         """What `wants` found last."""
         self._scheduler = scheduler
         self._leased = LeasedSlots()
 
-    def wants(self, now: float, retries: Mapping[str, int] = NO_RETRIES) -> Wants:
-        """What waits for a slot, retries (by class) included; nothing while one is free."""
-        if not (self.pool.classes.backlog or retries) or self.borrower.free(now):
-            return self.rest()
-        self.last_wants = self.level.wants(now, lambda node: self.light_of(now, node), retries)
+    def wants(self, now: float, retries: Mapping[str, int] = NO_RETRIES, *, is_capped: bool = False) -> Wants:
+        """What waits for a slot. The queue does while none is free, unless MAX_INFLIGHT is reached (`is_capped`).
+        Retries, by class, do as long as there are any: each has its place under MAX_INFLIGHT, and may use no slot that
+        is free, or it would not wait.
+        """
+        queue = self.pool.classes.backlog > 0 and not is_capped and not self.borrower.free(now)
+        if not queue and not retries:
+            self.last_wants = ()
+        else:
+            self.last_wants = self.level.wants(now, lambda node: self.light_of(now, node), retries, queue=queue)
         return self.last_wants
-
-    def rest(self) -> Wants:
-        """Nothing waits, or nothing that waits could start."""
-        self.last_wants = ()
-        return ()
 
     def light_of(self, now: float, node: ClassNode) -> IsLight:
         """Whether a tenant with work in this class asks for less than its share of the pool. Nobody does while that is
@@ -58,16 +60,13 @@ class PoolLeases:
             flow.stats.asked.rate(now) + elsewhere.asked_elsewhere(now, flow) <= limit_per_s * flow.tenant.weight
         )
 
-    def planned_slots(self, now: float) -> int:
-        """The slots to plan with, for `Scheduler.capacity`."""
-        borrower, elsewhere = self.borrower, self.ledger.elsewhere
-        borrower.quantum = self.pool.quantum
-        elsewhere.slots = borrower.pool_slots
-        estimator = self._scheduler.estimator(self.pool.name)
-        if estimator is not None:
-            estimator.shared_slots = borrower.pool_slots
-        self.ledger.forget_stale(now)
-        return self._leased.planned(now, borrower.may(now), borrower.uses, self.pool, elsewhere)
+    def plan(self, now: float) -> int:
+        """Follow what the router may use; returns the slots to plan with, for `Scheduler.capacity`. Call it after each
+        event.
+        """
+        borrower = self.borrower
+        self._leased.follow(now, borrower.may(now))
+        return self._leased.planned(borrower.uses, borrower.pool_slots)
 
     def __repr__(self) -> str:
         return f"<PoolLeases of {self.pool!r}: {self.borrower!r}>"

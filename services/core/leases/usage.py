@@ -14,7 +14,7 @@ Cost: O(tenants that this router knows) for each report, off the path of request
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 from math import exp, nan
 from typing import NamedTuple
@@ -92,11 +92,20 @@ class UsageLedger:
         "routers",
     )
 
-    def __init__(self, router: str, epoch: int, drr: Drr, pool: PoolQueue, level: PoolLevel) -> None:
+    def __init__(
+        self,
+        router: str,
+        epoch: int,
+        drr: Drr,
+        pool: PoolQueue,
+        level: PoolLevel,
+        pool_slots: Callable[[], int],
+    ) -> None:
+        """`pool_slots` returns the slots of all workers of the pool, whoever uses them."""
         self.router = router
         self.routers = 1
         """Routers that share the pool, as the last answer says."""
-        self.elsewhere = pool.elsewhere = Elsewhere()
+        self.elsewhere = pool.elsewhere = Elsewhere(pool_slots)
         self._drr = drr
         self._pool = pool
         self._level = level
@@ -233,7 +242,7 @@ class UsageLedger:
         return used
 
     def forget_stale(self, now: float) -> None:
-        """Without news each tenant counts in full here."""
+        """Now and then: without news each tenant counts in full here."""
         if not self.elsewhere.is_fresh(now):
             self._parts.forget(now)
 

@@ -188,17 +188,23 @@ class Leasing:
         for worker in [worker for worker in self.links if worker.leaving and not worker.inflight]:
             self._leave(worker)
         for name, pool in self.pools.items():
+            pool.leases.ledger.forget_stale(now)
             self._send(pool.leases.borrower.refresh(now, self._wants(now, name)))
             self._plan(now, name, pool)
 
     def _wants(self, now: float, pool: str) -> Wants:
-        """What waits for a slot; nothing while MAX_INFLIGHT would keep it from being used."""
-        leases, cap = self.pools[pool].leases, self._dispatcher.cap
-        return leases.wants(now, self._dispatcher.retries(pool)) if cap.inflight < cap.cap else leases.rest()
+        """What waits for a slot."""
+        return self.pools[pool].leases.wants(now, self._dispatcher.retries(pool), is_capped=self._is_capped)
+
+    @property
+    def _is_capped(self) -> bool:
+        """Whether MAX_INFLIGHT would keep a slot from being used, but by a retry."""
+        cap = self._dispatcher.cap
+        return cap.inflight >= cap.cap
 
     def _plan(self, now: float, name: str, pool: PoolSharing) -> None:
         """Tell the scheduler how many slots to predict with, if that has changed."""
-        slots = pool.leases.planned_slots(now)
+        slots = pool.leases.plan(now)
         if slots != pool.slots:
             pool.slots = self._fleet.planned[name] = slots
             self._dispatcher.plan(now, name)
@@ -213,9 +219,12 @@ class Leasing:
     # ---- the exchange
 
     def _wants_to_report(self, pool: str) -> Wants:
-        """Before each report: count what rate limits have taken, and say what waits."""
+        """Before each report: count what rate limits have taken, and say what waits. What MAX_INFLIGHT holds back does
+        not wait for a slot: with a retry beside it, its tenants would hold back V at all routers.
+        """
         self._count_taken(self.pools[pool].leases)
-        return self._wants(_now(), pool)
+        wants = self._wants(_now(), pool)
+        return () if self._is_capped else wants
 
     def _count_taken(self, leases: PoolLeases) -> None:
         """What a tenant's rate has taken since the last report of any pool goes into this one."""

@@ -93,8 +93,7 @@ class Network:
     def begin(self, name: str, rate: float = 1.0) -> Router:
         """A process of this name starts."""
         epoch = next(self.epochs)
-        router = Router(name, epoch, Borrower(name, epoch, lambda: 0.0), rate)
-        router.borrower.quantum = QUANTUM
+        router = Router(name, epoch, Borrower(name, epoch, lambda: 0.0, lambda: QUANTUM), rate)
         for worker, book in self.books.items():
             router.borrower.join(rate * self.now, worker, book.slots)
         self.routers.append(router)

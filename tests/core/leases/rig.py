@@ -81,6 +81,8 @@ class Site:
             strict=True,
         )
         self.name = name
+        self.pool_slots = 0
+        """Of all workers, whoever uses them."""
         self.scheduler = Scheduler(settings, lambda: 0.5)
         for tenant, weight in weights.items():
             name_of_class = (of_class or {}).get(tenant, first)
@@ -89,7 +91,7 @@ class Site:
         self.drr = self.scheduler.drr
         self.pool = self.drr.pool("default")
         self.level = PoolLevel(self.pool)
-        self.ledger = UsageLedger(name, 1, self.drr, self.pool, self.level)
+        self.ledger = UsageLedger(name, 1, self.drr, self.pool, self.level, lambda: self.pool_slots)
         self.ids = count()
 
     def queue(self, tenant: str, n: int = 1, cost: float = 10.0, now: float = 0.0) -> None:

@@ -14,7 +14,7 @@ from tests.core.leases.rig import want
 
 
 def before(workers: int) -> Borrower:
-    borrower = Borrower("a", 1, Random(1).random)
+    borrower = Borrower("a", 1, Random(1).random, lambda: 10.0)
     for n in range(workers):
         borrower.join(0.0, f"w{n}", 4)
     return borrower
@@ -67,7 +67,6 @@ def test_it_asks_again_when_more_of_what_waits_is_light() -> None:
 def test_it_asks_again_when_its_level_is_far_above_what_the_workers_of_a_small_pool_know() -> None:
     for workers, again in ((SMALL_POOL, SMALL_POOL), (SMALL_POOL + 1, 0)):
         borrower = before(workers)
-        borrower.quantum = 10.0
         borrower.settle(0.0, (want(64, level=100.0),))
         assert borrower.settle(0.0, (want(64, level=100.0 + SENT_QUANTA * 10.0),)) == []
         assert len(borrower.settle(0.0, (want(64, level=101.0 + SENT_QUANTA * 10.0),))) == again
@@ -130,6 +129,17 @@ def test_an_idle_slot_that_somebody_waits_for_goes_back_at_once() -> None:
     assert borrower.may(0.0) == 0
 
 
+def test_an_idle_slot_that_somebody_waits_for_goes_back_though_a_retry_waits_here_that_may_not_use_it() -> None:
+    borrower = before(2)
+    lend(borrower, "w0", 0.0, 2, recall=True)
+    lend(borrower, "w1", 0.0, 1)
+    asks = borrower.settle(0.0, (want(1, light=1),))
+    assert [(worker, ask.keep) for worker, ask in asks] == [("w0", 0), ("w0", 0), ("w1", None)], "said until confirmed"
+    assert wanted(asks) == [0, 1, 1]
+    assert (list(borrower.free(0.0)), borrower.may(0.0)) == (["w1"], 1)
+    assert borrower.settle(0.0, (want(1, light=1),)) == []
+
+
 def test_an_idle_slot_that_nobody_waits_for_goes_back_after_a_while() -> None:
     borrower, now = before(1), 0.0
     lend(borrower, "w0", now, 2)
@@ -140,6 +150,15 @@ def test_an_idle_slot_that_nobody_waits_for_goes_back_after_a_while() -> None:
         now += 0.1
         holding.lapses_at = now + 1.0
     assert [ask.keep for _, ask in borrower.refresh(LINGER_S + 0.01, ())] == [0]
+
+
+def test_a_slot_that_is_lent_anew_after_a_lease_has_ended_does_not_go_back_as_if_it_had_been_idle_meanwhile() -> None:
+    borrower, later = before(1), 10.0
+    lend(borrower, "w0", 0.0, 1)
+    lend(borrower, "w0", later, 1)
+    every_s = MIN_TTL_S / ASKS_PER_TTL
+    assert [ask.keep for _, ask in borrower.refresh(later + every_s, ())] == [None], "prolonged"
+    assert borrower.may(later + every_s) == 1
 
 
 def test_an_end_without_a_grant_is_said_at_once() -> None:

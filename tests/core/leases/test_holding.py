@@ -173,8 +173,27 @@ def test_only_an_ask_without_a_request_counts_as_asked() -> None:
 
 def test_a_slot_is_idle_since_the_first_of_them_is() -> None:
     holding = held(1)
-    holding.receive(1.0, granted(2, asked(holding, 1.0), 2))
+    holding.receive(0.5, granted(2, asked(holding, 0.5), 2))
     assert holding.idle_since == 0.0
+
+
+def test_no_slot_is_idle_after_the_lease_has_ended_and_one_that_is_lent_anew_is_idle_from_then_on() -> None:
+    for ended in ("by time", "with its stream"):
+        holding = held(1)
+        if ended == "with its stream":
+            holding.disconnect()
+            assert holding.idle_since == inf
+        sent = asked(holding, 5.0)
+        assert holding.idle_since == inf
+        holding.receive(5.1, granted(2, sent, 1))
+        assert (holding.free(5.1), holding.idle_since) == (1, 5.1), ended
+
+
+def test_a_grant_that_came_too_late_to_be_used_leaves_no_slot_idle() -> None:
+    holding = held(0)
+    sent = asked(holding, 1.0)
+    holding.receive(1.0 + MIN_TTL_S, granted(2, sent, 1))
+    assert (holding.free(1.0 + MIN_TTL_S), holding.idle_since) == (0, inf)
 
 
 def test_it_knows_since_when_a_slot_is_idle() -> None:

@@ -230,6 +230,15 @@ def test_retries_are_wanted_first_and_as_light_beside_what_waits() -> None:
     assert (with_others.requests, with_others.light) == (5, 2)
 
 
+def test_retries_whose_queue_cannot_start_are_wanted_alone_and_at_v() -> None:
+    site = Site("r0", {"a": 1.0, "b": 1.0}, classes={"gold": 8.0, "tin": 1.0}, of_class={"a": "gold", "b": "tin"})
+    site.queue("a", 3)
+    site.queue("b", 3)
+    site.level.set_tag(0.0, flow_of(site, "a"), 500.0, 0.0)
+    (alone,) = site.level.wants(0.0, lambda node: lambda flow: True, {"gold": 2}, queue=False)
+    assert alone == ("gold", 2, 2, 0.0, 0.0)
+
+
 def test_the_turn_of_a_class_is_what_all_routers_served_and_this_one_since() -> None:
     site = Site("r0", {"a": 1.0}, classes={"gold": 8.0, "tin": 1.0})
     site.queue("a", 5)

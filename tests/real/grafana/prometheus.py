@@ -29,7 +29,8 @@ WINDOW = "4s"  # Grafana's $__rate_interval is at least four scrapes; these come
 def configuration(addresses: dict[str, str], token: Path) -> dict[str, Any]:
     """grafana/prometheus.embedded.yml, quicker, at these addresses (by instance), with the token of this file.
 
-    A job none of whose instances is there is left out: the storm bench's.
+    A job none of whose instances is there is left out: the storm bench's. An instance that the file does not know is
+    added to the job that its name begins with: `router-1`, as one that compose starts and Prometheus finds by name.
     """
     content: dict[str, Any] = yaml.safe_load((ROOT / "grafana/prometheus.embedded.yml").read_text(encoding="utf-8"))
     every = f"{SCRAPES_EVERY_S * 1000:.0f}ms"
@@ -39,9 +40,13 @@ def configuration(addresses: dict[str, str], token: Path) -> dict[str, Any]:
     for job in jobs:
         job["authorization"]["credentials_file"] = str(token)
     for job in jobs:
-        job["static_configs"] = [group for group in job["static_configs"] if group["labels"]["instance"] in addresses]
-        for group in job["static_configs"]:
-            group["targets"] = [addresses[group["labels"]["instance"]]]
+        known = [group["labels"]["instance"] for group in job["static_configs"]]
+        added = [name for name in addresses if name not in known and name.rpartition("-")[0] == job["job_name"]]
+        job["static_configs"] = [
+            {"targets": [addresses[name]], "labels": {"instance": name}}
+            for name in (*known, *added)
+            if name in addresses
+        ]
     content["scrape_configs"] = [job for job in jobs if job["static_configs"]]
     return content
 
