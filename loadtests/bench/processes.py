@@ -57,7 +57,7 @@ Clients and the stub share the second core with a process, so *answers* is not w
 processes idle half of the time, since the client cannot keep them busy, and an answer then pays for a process that
 wakes."""
 SEPARATE = """\
-Clients and stubs have cores of their own, up to {most} for {count} processes; how busy the processes were is in the
+Clients and stubs have cores of their own, up to {room} for {count} processes; how busy the processes were is in the
 notes."""
 ESTIMATE = """\
 **From what a core carries:** processes with a core each, and clients and workers elsewhere. A measured row is n times
@@ -139,9 +139,9 @@ async def measure(options: Options, say: Say) -> Result:
 
 def introduction(have: Sequence[int]) -> str:
     code = "compiled" if compiled.in_use() else "Python"
-    most = measured(len(have))[-1]
-    free = len({*have} - {*layout(have, most).routers})
-    others = SEPARATE.format(most=min(free, 2 * most + 2), count=most) if free else SHARED
+    highest = measured(len(have))[-1]
+    free = len({*have} - {*layout(have, highest).routers})
+    others = SEPARATE.format(room=min(free, 2 * highest + 2), count=highest) if free else SHARED
     return PAGE.format(connections=CONNECTIONS, code=code, others=others)
 
 
