@@ -55,6 +55,8 @@ def result(observed: Observed, sizes: Sizes) -> Result:
     for name, some in parts.items():
         blocks += [f"## {name.capitalize()}", figures_table(some)]
     blocks += [_outro(), "## What was done", _faults(after), "## Shares in calm", _shares(observed)]
+    if late := [f"- {how}" for how in shares.late_of(observed)]:
+        blocks += ["## Requests of the light tenant that were not on time", late]
     if why := [f"- {reason}" for reason in idle.reasons(observed, after)]:
         blocks += ["## Slots that were idle", why]
     if kept := [f"- {what}" for what in found.kept]:

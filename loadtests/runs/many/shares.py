@@ -118,10 +118,29 @@ def figures(observed: Observed, weights: Mapping[str, float], *, judged: bool) -
     name = "error of a share among tenants that waited all the time, the largest"
     yield at_most(name, of_waiting, MAX_ERROR, "%", which) if judged else Figure(name, of_waiting, "%", note=which)
     light = light_of(observed)
-    on_time = sum(entry.verdict is Verdict.RIGHT and entry.ended_s - entry.sent_s <= DEADLINE_S for entry in light)
+    on_time = sum(map(is_on_time, light))
     part = on_time / len(light) if light else nan
     name, note = "light tenant on time in calm", f"{on_time} of {len(light)}"
     yield at_least(name, part, LIGHT_ON_TIME, "%", note) if judged else Figure(name, part, "%", note=note)
+
+
+def is_on_time(entry: Entry) -> bool:
+    return entry.verdict is Verdict.RIGHT and entry.ended_s - entry.sent_s <= DEADLINE_S
+
+
+def late_of(observed: Observed) -> Iterator[str]:
+    """How each request of the light tenant in calm ended that was not answered on time."""
+    for number, stretch in enumerate(observed.phases(Phase.CALM), 1):
+        for entry in light_of(observed):
+            if within(entry, stretch) and not is_on_time(entry):
+                log = observed.routers.get(entry.router)
+                lines = log.lines.get(entry.id, ()) if log is not None else ()
+                logged = ", ".join(f"{line.outcome} after {line.seconds:.2f} s" for line in lines)
+                yield (
+                    f"{entry.id} at {entry.router}, {entry.sent_s - stretch.from_s:.1f} s after the start of calm "
+                    f"{number}: {entry.verdict}, status {entry.status} {entry.code}, after "
+                    f"{entry.ended_s - entry.sent_s:.2f} s; logged: {logged or 'nothing'}"
+                )
 
 
 def _error(share: Share, number: int) -> tuple[float, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from loadtests.judging.answers import Verdict
+from loadtests.judging.rules import Logged
+from loadtests.runs.integrity.logs import RouterLog
 from loadtests.runs.many.record import Job, Observed
-from loadtests.runs.many.shares import figures, max_min, shares_in, shares_of_waiting
+from loadtests.runs.many.shares import figures, late_of, max_min, shares_in, shares_of_waiting
 from loadtests.runs.many.sizes import DEADLINE_S
-from tests.loadtests.runs.many.made_up import CALM, WORKER, entry, observed
+from tests.loadtests.runs.many.made_up import CALM, ROUTER, WORKER, entry, observed
 
 WEIGHTS = {"gold": 4.0, "tin": 1.0, "light": 1.0}
 
@@ -118,3 +120,15 @@ def test_a_request_that_a_worker_has_does_not_wait() -> None:
     run = crowded()
     run.workers[0].jobs.append(Job(WORKER, "tin", CALM.from_s - 1, CALM.from_s - 1, CALM.to_s + 1))
     assert [share.tenant for share in shares_of_waiting(CALM, run, WEIGHTS)] == ["gold"]
+
+
+def test_each_request_of_the_light_tenant_that_was_not_on_time_is_listed_with_its_router_and_its_end() -> None:
+    run = calm(gold=320, tin=80)
+    sent = CALM.from_s + 2
+    late = entry(Verdict.REFUSED, tenant="light", sent_s=sent, ended_s=sent + 0.5, id="a", code="deadline_infeasible")
+    run.entries = [*run.entries, late]
+    run.routers = {ROUTER: RouterLog({"a": [Logged(1, 429, "deadline_infeasible", "", 0.5)]})}
+    assert list(late_of(run)) == [
+        f"a at {ROUTER}, 2.0 s after the start of calm 1: {Verdict.REFUSED}, status 429 deadline_infeasible, "
+        "after 0.50 s; logged: deadline_infeasible after 0.50 s"
+    ]
