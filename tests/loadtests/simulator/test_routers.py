@@ -56,6 +56,7 @@ def on_time(scenario: Scenario, report: PolicyReport, name: str) -> float:
     [
         "routers_aggressor", "routers_weights", "routers_alone", "routers_flood", "routers_everywhere",
         "routers_skewed_3x", "routers_big_neighbour", "routers_light", "routers_classes", "two_frontends",
+        "routers_store_lost",
     ],
 )  # fmt: skip
 def test_a_row_holds_its_targets(name: str) -> None:
