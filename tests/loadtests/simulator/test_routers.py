@@ -56,17 +56,25 @@ def on_time(scenario: Scenario, report: PolicyReport, name: str) -> float:
     [
         "routers_aggressor", "routers_weights", "routers_alone", "routers_flood", "routers_everywhere",
         "routers_skewed_3x", "routers_big_neighbour", "routers_light", "routers_classes", "two_frontends",
-        "routers_store_lost",
     ],
 )  # fmt: skip
 def test_a_row_holds_its_targets(name: str) -> None:
-    scenario = row(name)
+    assert missed(name, row(name)) == []
+
+
+def test_routers_that_lose_the_store_three_times_hold_the_targets_of_their_row() -> None:
+    """In full: in a few seconds a light tenant has too few requests for a target of a hundredth."""
+    assert missed("routers_store_lost", row("routers_store_lost", duration_s=40)) == []
+
+
+def missed(name: str, scenario: Scenario) -> list[str]:
+    """The targets that Weir misses beside one router."""
     scenario = scenario.model_copy(
         update={"policies": tuple(each for each in scenario.policies if each.name != "static")}
     )
     found = targets(compare(name, scenario, execute(plan(scenario), 1, lambda done, runs: None)))
     assert len(found) >= 3
-    assert [figure.name for figure in found if not figure.held] == []
+    return [figure.name for figure in found if not figure.held]
 
 
 def test_with_leases_in_fixed_parts_the_same_row_is_unfair() -> None:
