@@ -46,6 +46,7 @@ HOT_PATH = (
 """What a request passes through between its socket and its worker, by path below `services`."""
 LEFT_OUT = {
     "core/batcher.py": "generic classes, which exist in Python only",
+    "core/leases/exchange.py": "msgspec reads the annotations of its answers, of which mypyc keeps too little",
     "router/parsing/plain.py": "wire types: msgspec reads their annotations, of which mypyc keeps too little",
     "router/serving/forwarding.py": "an asynchronous generator, which mypyc does not know",
 }
