@@ -1,4 +1,8 @@
-"""`weir doctor`: checks everything, changes nothing, and says what to fix."""
+"""`weir doctor`: checks everything, changes nothing, and says what to fix.
+
+An image holds one service and neither the packages nor the ports of a whole stack: there only the router is asked, and
+what one of several routers needs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
@@ -38,7 +43,22 @@ def doctor(settings: LabSettings, console: Console) -> int:
 
 async def examine(settings: LabSettings) -> list[Finding]:
     shared = await asyncio.to_thread(several_routers, settings)
+    if not stack_is_installed():
+        return [*await one_service(settings), *shared]
     return [*machine(settings), *await stores(settings), *await services(settings), *shared]
+
+
+def stack_is_installed() -> bool:
+    return all(find_spec(f"services.{name}") is not None for name in ("router", "retrieval", "worker"))
+
+
+async def one_service(settings: LabSettings) -> list[Finding]:
+    seen = "one service is installed here: packages, stores and ports of a whole stack are not checked"
+    return [
+        checks.python(sys.version_info[:3]),
+        Finding("stack", FindingLevel.SKIP, seen),
+        *await router(settings, expected=False),
+    ]
 
 
 def machine(settings: LabSettings) -> list[Finding]:
@@ -77,14 +97,12 @@ async def stores(settings: LabSettings) -> list[Finding]:
     postgres_url = settings.postgres_url or (stack.postgres_url if stack else "")
     redis_url = settings.redis_url or (stack.redis_url if stack else "")
     away = "embedded, and no stack runs here"
+    from services.cli.databasecheck import database  # images without retrieval lack asyncpg
+
     async with httpx2.AsyncClient(timeout=checks.WITHIN_S, trust_env=False) as client:
         model = await checks.embedder(client, settings.retrieval_url)
     return [
-        *(
-            await checks.database(postgres_url, model)
-            if postgres_url
-            else [Finding("database", FindingLevel.SKIP, away)]
-        ),
+        *(await database(postgres_url, model) if postgres_url else [Finding("database", FindingLevel.SKIP, away)]),
         await checks.cache(redis_url) if redis_url else Finding("cache", FindingLevel.SKIP, away),
     ]
 
@@ -101,13 +119,17 @@ async def services(settings: LabSettings) -> list[Finding]:
             ),
             checks.service(client, "retrieval", settings.retrieval_url, expected=expected),
             asyncio.to_thread(checks.governor, settings.governor_address, expected=expected),
-            checks.service(client, "router", settings.router_url, expected=expected),
         )
-        router_up = found[-1].level in (FindingLevel.OK, FindingLevel.WARN)
-        return [
-            *found,
-            *([await checks.answer(client, settings.router_url, settings.seed_tenant)] if router_up else []),
-        ]
+    return [*found, *await router(settings, expected=expected)]
+
+
+async def router(settings: LabSettings, *, expected: bool) -> list[Finding]:
+    """Whether it is ready, and what it answers."""
+    async with httpx2.AsyncClient(timeout=10.0, trust_env=False) as client:
+        found = await checks.service(client, "router", settings.router_url, expected=expected)
+        if found.level not in (FindingLevel.OK, FindingLevel.WARN):
+            return [found]
+        return [found, await checks.answer(client, settings.router_url, settings.seed_tenant)]
 
 
 def show(findings: Sequence[Finding], console: Console) -> int:

@@ -15,6 +15,7 @@ from rich.console import Console
 from services.cli import checks, devices
 from services.cli.checks import Finding, FindingLevel, Usual
 from services.cli.config import LabSettings
+from services.cli.databasecheck import database, pgvector
 from services.cli.doctor import engine, show
 from services.cli.ports import Port, free_port
 
@@ -162,16 +163,16 @@ def test_a_degraded_answer_warns_and_a_refusal_gives_its_reason() -> None:
 
 
 def test_old_or_absent_pgvector_is_told() -> None:
-    assert checks.pgvector(None).level is FindingLevel.FAIL
-    assert checks.pgvector({"default_version": "0.6.2", "installed_version": None}).level is FindingLevel.WARN
-    assert checks.pgvector({"default_version": "0.8.5", "installed_version": "0.8.5"}).level is FindingLevel.OK
+    assert pgvector(None).level is FindingLevel.FAIL
+    assert pgvector({"default_version": "0.6.2", "installed_version": None}).level is FindingLevel.WARN
+    assert pgvector({"default_version": "0.8.5", "installed_version": "0.8.5"}).level is FindingLevel.OK
 
 
 @pytest.mark.sockets
 def test_stores_that_are_not_there_are_findings_and_not_tracebacks() -> None:
     port = free_port()
-    (database,) = asyncio.run(checks.database(f"postgresql://weir:x@127.0.0.1:{port}/weir"))
-    assert database.level is FindingLevel.FAIL
+    (found,) = asyncio.run(database(f"postgresql://weir:x@127.0.0.1:{port}/weir"))
+    assert found.level is FindingLevel.FAIL
     assert asyncio.run(checks.cache(f"redis://127.0.0.1:{port}/0")).level is FindingLevel.WARN
 
 

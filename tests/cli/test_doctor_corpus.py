@@ -11,6 +11,7 @@ import pytest
 
 from services.cli import checks
 from services.cli.checks import Finding, FindingLevel
+from services.cli.databasecheck import database
 from services.retrieval.database import connect
 from services.retrieval.writing import Corpus
 
@@ -28,14 +29,14 @@ async def put(connection: Any, tenant: str, chunks: int, model: str) -> None:
 
 def test_a_corpus_that_the_model_has_embedded_is_well_and_an_empty_or_older_one_is_not(empty_url: str) -> None:
     async def main() -> list[Finding]:
-        bare = (await checks.database(empty_url))[-1]
+        bare = (await database(empty_url))[-1]
         root = await connect(empty_url, timeout_s=20, application="test")
         try:
-            empty = (await checks.database(empty_url, "new"))[-1]
+            empty = (await database(empty_url, "new"))[-1]
             await put(root, "ada", 2, "new")
-            whole = (await checks.database(empty_url, "new"))[-1]
+            whole = (await database(empty_url, "new"))[-1]
             await root.execute("DROP FUNCTION weir_embedded()")
-            return [bare, empty, whole, (await checks.database(empty_url, "new"))[-1]]
+            return [bare, empty, whole, (await database(empty_url, "new"))[-1]]
         finally:
             await root.close()
 
@@ -70,7 +71,7 @@ def test_a_user_who_may_not_ask_is_told_what_the_database_said(postgres_url: str
         stranger = f"stranger_{await root.fetchval('SELECT current_database()')}"
         await root.execute(f"CREATE ROLE {stranger} LOGIN PASSWORD 'x'")
         try:
-            return (await checks.database(f"postgresql://{stranger}:x@{postgres_url.rsplit('@', 1)[1]}"))[-1]
+            return (await database(f"postgresql://{stranger}:x@{postgres_url.rsplit('@', 1)[1]}"))[-1]
         finally:
             await root.execute(f"DROP ROLE {stranger}")
             await root.close()

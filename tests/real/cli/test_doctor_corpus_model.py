@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from services.cli import checks
 from services.cli.checks import Finding, FindingLevel
+from services.cli.databasecheck import database
 from services.retrieval.database import READER, connect
 from services.retrieval.writing import Corpus
 
@@ -34,7 +34,7 @@ def corpus_of(url: str, *models: str) -> list[Finding]:
         await root.execute(f"CREATE ROLE {held} LOGIN PASSWORD 'x' IN ROLE {READER}")
         try:
             asked = f"postgresql://{held}:x@{url.rsplit('@', 1)[1]}"
-            return [(await checks.database(asked, model))[-1] for model in models]
+            return [(await database(asked, model))[-1] for model in models]
         finally:
             await root.execute(f"DROP ROLE {held}")
             await root.close()
