@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import msgspec.inspect
 import pytest
 
 from services import compiled
 from services.cli.mypycsource import BASE, CHANGES, mypyc_source
+from services.contracts.lease import LeaseAsk
+from services.core.leases.exchange import UsageAnswer, UsageTotals
 from services.router.request import InferenceRequest
 from services.runtime import errors
 
 WAITS = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
+DECODE = ("Decoder", "decode", "convert", "loads")
 
 
 @pytest.fixture
@@ -232,3 +239,45 @@ def _waits_in_handlers(text: str) -> Iterator[int]:
         timeout = isinstance(node, ast.AsyncWith) and "asyncio.timeout" in ast.unparse(node.items[0])
         if isinstance(node, (ast.AsyncWith, ast.AsyncFor)) and not timeout:
             yield node.lineno
+
+
+def test_nothing_that_msgspec_decodes_is_compiled() -> None:
+    """msgspec reads annotations; of `float | None` mypyc keeps only that it is a type, so that no answer would fit."""
+    decoded = {kind for source in sorted(compiled.SERVICES.rglob("*.py")) for kind in _decoded(source)}
+    assert {UsageAnswer, UsageTotals, LeaseAsk} <= decoded, "the rule sees what it is about"
+    names = {compiled.module_name(source) for source in compiled.sources()}
+    assert not {kind for kind in decoded if kind.__module__ in names}
+
+
+def _decoded(source: Path) -> set[type]:
+    """The classes that this module names to msgspec's decoders, and those of their fields."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    names = {
+        name.id
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in DECODE
+        for argument in (*call.args, *(each.value for each in call.keywords if each.arg == "type"))
+        for name in ast.walk(argument)
+        if isinstance(name, ast.Name)
+    }
+    if not names:
+        return set()
+    module = vars(importlib.import_module(compiled.module_name(source)))
+    return {kind for name in names if isinstance(wanted := module.get(name), type) for kind in _classes(wanted)}
+
+
+def _classes(wanted: type) -> set[type]:
+    found: set[type] = set()
+    left: list[Any] = [msgspec.inspect.type_info(wanted)]
+    while left:
+        info = left.pop()
+        kind = getattr(info, "cls", None)
+        if kind in found:
+            continue
+        if kind is not None:
+            found.add(kind)
+        for name in info.__struct_fields__:
+            value = getattr(info, name)
+            parts = value if isinstance(value, tuple) else (value,)
+            left += [part for part in parts if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field)]
+    return found

@@ -56,6 +56,11 @@ def test_the_compiled_modules_make_what_is_pinned(compiled: Path, oracle: str) -
     assert f"{oracle}: as pinned" in ran("-m", "tests.oracles", "--only", oracle, folder=compiled, code="compiled")
 
 
+def test_what_a_store_answers_is_read_by_the_compiled_modules(compiled: Path) -> None:
+    """The exchange of several routers: no oracle and no world has a store beside the router's process."""
+    ran("-m", "pytest", "-q", "-x", "tests/real/router/leases/test_store.py", folder=compiled, code="compiled")
+
+
 @pytest.mark.parametrize("seed", WORLDS)
 def test_a_world_is_the_same_event_by_event(compiled: Path, seed: int) -> None:
     played = {
