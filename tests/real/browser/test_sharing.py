@@ -144,11 +144,16 @@ def test_its_tables_can_be_scrolled_with_the_keyboard_and_have_names(look: Look,
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_on_a_phone(look: Look, fake: Fake, keep: Keep, theme: str) -> None:
     fake.sharing = shown()
+    for number, lease in enumerate(fake.sharing["leases"]):
+        lease |= {"worker": f"ha-worker-{number}", "recalled": True}
+    fake.sharing["pools"][0]["classes"][0] |= {"level": 353_999.0, "turn": 1_024_294.0}
     page = look(viewport=NARROW, color_scheme=theme).open(fake.url)
     page.wait_for_selector("#lease-rows tr")
     keep(page, f"sharing-phone-{theme}")
     page.locator("#sharing").screenshot(path=SCREENSHOTS / f"sharing-phone-{theme}-part.png")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    leases = page.get_by_role("region", name="Slots that workers lend here")
+    assert leases.evaluate("one => one.scrollWidth <= one.clientWidth"), "its columns can be seen without scrolling"
 
 
 # ---- two real routers

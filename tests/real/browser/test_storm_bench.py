@@ -128,6 +128,15 @@ def test_without_a_bench_there_is_no_panel(look: Look, fake: Fake) -> None:
     assert page.locator("#bench").is_hidden()
 
 
+def test_switches_without_a_bench_have_no_line_that_parts_them_from_it(look: Look, fake: Fake) -> None:
+    fake.hello |= {"storm": False}
+    page = look().open(fake.url)
+    page.wait_for_selector("#policies:not([hidden])")
+    assert page.locator("#storm").is_hidden()
+    of = page.locator("#policies").evaluate("one => [getComputedStyle(one).borderLeftWidth, one.offsetLeft]")
+    assert of == ["0px", page.locator("#bench").evaluate("one => one.offsetLeft")]
+
+
 def test_with_the_keyboard_alone_a_storm_is_started_and_a_life_opened_and_closed(
     look: Look, fake: Fake, keep: Keep
 ) -> None:
