@@ -133,7 +133,7 @@ class LeaseLink:
             before = self.last_grant
             try:
                 await self._read_stream()
-                why = "the worker ended it"
+                why = f"the {'desk' if self.lease.is_of_desk else 'worker'} ended it"
             except (UpstreamError, TimeoutError) as error:
                 why = _why(error)
             except Exception as error:  # a fault here must not end the leases for good
@@ -141,7 +141,8 @@ class LeaseLink:
                 why = "see above"
             was_up = self._ended()
             if was_up or not was_logged:
-                self._log.warning("the lease has ended", worker=self.worker.name, url=self.worker.url, why=why)
+                url = self.worker.spec.desk or self.worker.url
+                self._log.warning("the lease has ended", worker=self.worker.name, url=url, why=why)
                 was_logged = True
             pause_s = MIN_PAUSE_S if self.last_grant is not before else min(MAX_PAUSE_S, 2 * pause_s)
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
+import pytest
+
 from services.contracts.lease import MAX_ENDED, LeaseAsk, LeaseGrant
 from services.core.choices import SchedulerSettings
 from services.core.leases.messages import Ask
@@ -229,6 +231,17 @@ def test_a_worker_that_lends_nothing_from_the_start_has_been_tried_and_is_told_o
         return linked.lines.read()
 
     assert run(main()).count("the lease has ended") == 1
+
+
+@pytest.mark.parametrize(("entry", "lender"), [(WEIR, "the worker"), (DESKED, "the desk")])
+def test_the_log_names_the_desk_where_a_desk_lends_and_not_its_server(entry: WorkerSpec, lender: str) -> None:
+    async def scenario(linked: Linked) -> None:
+        linked.lender.streams[-1].sent.put_nowait(None)
+        await asyncio.sleep(0.01)
+
+    logged = played(scenario, entry)
+    assert f'"url":"{entry.desk or entry.url}"' in logged
+    assert f'"why":"{lender} ended it"' in logged
 
 
 def test_one_ask_is_under_way_and_of_those_that_wait_the_last_is_sent() -> None:
