@@ -9,6 +9,7 @@ from loadtests.load.ledger import LATE, ON_TIME, Row
 from loadtests.report.figure import Figure, at_least, at_most
 
 WHOLE_WITHIN_S = 1.0
+MAX_NOTED = 5
 SEEN_S = 0.5
 """Until a kill is noticed, requests still reach the dead router: they count as its own."""
 
@@ -35,7 +36,8 @@ class Judged:
     """By kill."""
     saved: int = 0
     """Requests that were hit and answered when sent again."""
-    unsaved: int = 0
+    unsaved: list[str] = field(default_factory=list)
+    """How the others ended, and how long after the kill."""
     stray: list[str] = field(default_factory=list)
     """Failures that no kill explains."""
     whole_after_s: float = 0.0
@@ -59,7 +61,9 @@ class Judged:
         self.hit[place] = self.hit.get(place, 0) + 1
         if row.tenant in self.retried:
             self.saved += is_answered
-            self.unsaved += not is_answered
+            if not is_answered and row.end_s is not None:
+                after_s = row.end_s - self.kills[place].at_s
+                self.unsaved.append(f"{row.ending} after {row.attempts} attempts, {after_s:.3f} s after the kill")
         if not is_answered and row.end_s is not None:
             self.whole_after_s = max(self.whole_after_s, row.end_s - self.kills[place].at_s)
 
@@ -84,6 +88,6 @@ class Judged:
         yield Figure("rejected by a router, with a time to retry", self.refused)
         yield at_most("hit by a kill", sum(self.hit.values()), round(allowed))
         yield Figure("of these, answered when sent again", self.saved)
-        yield at_most("sent again, and not answered", self.unsaved, 0)
+        yield at_most("sent again, and not answered", len(self.unsaved), 0, note="; ".join(self.unsaved[:MAX_NOTED]))
         yield at_most("failures that no kill explains", len(self.stray), 0)
         yield at_most("seconds from a kill to the last failure", round(self.whole_after_s, 3), WHOLE_WITHIN_S)
