@@ -54,8 +54,8 @@ The stubs lend no slots. What an answer costs a router that borrows them is coun
 [instructions](instructions.md)."""
 SHARED = """\
 Clients and the stub share the second core with a process, so *answers* is not what two free cores carry: the two
-processes idle half of the time, since the client cannot keep them busy, and an answer then pays for a process that
-wakes."""
+processes idle for a part of the time (notes), since the client cannot keep them busy, and an answer then pays for a
+process that wakes."""
 SEPARATE = """\
 Clients and stubs have cores of their own, up to {room} for {count} processes; how busy the processes were is in the
 notes."""
