@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.real.browser.conftest import Watched
 from tests.real.browser.conftest import until as shows
-from tests.real.stack.stand import MODEL, ROUTER_SETTINGS, WITHIN_S, WORKER_SETTINGS, Part, steady_ports, until
+from tests.real.stack.stand import MODEL, ROUTER_SETTINGS, WITHIN_S, WORKER_SETTINGS, Part, spawned, steady_ports, until
 
 Look = Callable[..., Watched]
 Keep = Callable[..., None]
@@ -37,18 +38,8 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Part]:
         "STORM_METRICS_URL": f"http://127.0.0.1:{router.metrics_port}", "STORM_FAULT_URLS": "none",
     }  # fmt: skip
     bench = Part("storm", "storm", folder, of_bench, http, bench_port, next(ports))
-    parts = [*workers, router, bench]
-    try:
-        for part in parts:
-            part.spawn()
-        until(lambda: all(part.ready() for part in parts), "the router and its workers are up")
+    with contextlib.closing(ports), http, spawned([*workers, router, bench]):
         yield router
-    finally:
-        for part in parts:
-            if part.running:
-                part.kill()
-        http.close()
-        ports.close()
 
 
 async def storm(url: str) -> None:

@@ -14,8 +14,7 @@ import pytest
 from tests.console.pictures import sharing as shown
 from tests.real.browser.conftest import NARROW, SCREENSHOTS, Watched, soon, until
 from tests.real.browser.fake import Fake
-from tests.real.stack.stand import MODEL, ROUTER_SETTINGS, WITHIN_S, WORKER_SETTINGS, Part, steady_ports
-from tests.real.stack.stand import until as until_here
+from tests.real.stack.stand import MODEL, WITHIN_S, sharing_routers
 
 Look = Callable[..., Watched]
 Keep = Callable[..., None]
@@ -26,33 +25,16 @@ CLIENTS = 14
 @pytest.fixture
 def consoles(tmp_path: Path, redis_url: str) -> Iterator[list[str]]:
     """Two real routers under load: their addresses."""
-    ports, http, over = steady_ports(), httpx2.Client(timeout=WITHIN_S, trust_env=False), Event()
-    workers = [
-        Part(name, "worker", tmp_path, {**WORKER_SETTINGS, "WORKER_NAME": name}, http, next(ports), next(ports))
-        for name in ("worker-0", "worker-1")
-    ]
-    shared = {**ROUTER_SETTINGS, "WORKERS": ",".join(worker.url for worker in workers), "EXCHANGE_URL": redis_url}
-    routers = [
-        Part(name, "router", tmp_path, {**shared, "ROUTER_NAME": name}, http, next(ports), next(ports))
-        for name in ("router-0", "router-1")
-    ]
-    parts = [*workers, *routers]
-    load = Thread(target=lambda: asyncio.run(loaded([router.url for router in routers], over)))
-    try:
-        for part in parts:
-            part.spawn()
-        until_here(lambda: all(part.ready() for part in parts), "the routers and their workers are up")
+    over = Event()
+    with sharing_routers(tmp_path, ("router-0", "router-1"), redis_url) as (routers, _):
+        urls = [router.url for router in routers]
+        load = Thread(target=lambda: asyncio.run(loaded(urls, over)))
         load.start()
-        yield [router.url for router in routers]
-    finally:
-        over.set()
-        if load.ident is not None:
+        try:
+            yield urls
+        finally:
+            over.set()
             load.join()
-        for part in parts:
-            if part.running:
-                part.kill()
-        http.close()
-        ports.close()
 
 
 async def loaded(urls: list[str], over: Event) -> None:

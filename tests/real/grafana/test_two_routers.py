@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 
 from grafana.overview import SLOTS
 from loadtests.cluster.processes import frozen
-from loadtests.cluster.steadyports import steady_ports
 from services.cli.valkey import EmbeddedValkey
 from tests.grafana.queries import alerts
 from tests.real.grafana.prometheus import PROMETHEUS, Prometheus, running
 from tests.real.grafana.test_under_load import EVERY_ALERT, OF_SEVERAL_ROUTERS, QUERIES, RULES, asked
-from tests.real.stack.stand import MODEL, ROUTER_SETTINGS, WITHIN_S, WORKER_SETTINGS, Part, until
+from tests.real.stack.stand import MODEL, WORKER_SETTINGS, sharing_routers, until
 
 pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (Debian: apt install prometheus)"),
@@ -31,36 +29,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, redis: EmbeddedValkey) 
     """Prometheus, while both routers answer and neither has work."""
     if not redis.running:
         redis.start()
-    folder, ports = tmp_path_factory.mktemp("routers"), steady_ports()
-    http = httpx2.Client(timeout=WITHIN_S, trust_env=False)
-    workers = [
-        Part(name, "worker", folder, {**WORKER_SETTINGS, "WORKER_NAME": name}, http, next(ports), next(ports))
-        for name in WORKERS
-    ]
-    shared = {**ROUTER_SETTINGS, "WORKERS": ",".join(worker.url for worker in workers), "EXCHANGE_URL": redis.url}
-    routers = [
-        Part(name, "router", folder, {**shared, "ROUTER_NAME": name}, http, next(ports), next(ports))
-        for name in ROUTERS
-    ]
-    parts = [*workers, *routers]
-    try:
-        for part in parts:
-            part.spawn()
-        until(lambda: all(part.ready() for part in parts), "the routers and their workers are up")
-        addresses = {part.name: f"127.0.0.1:{part.metrics_port}" for part in parts}
+    with sharing_routers(tmp_path_factory.mktemp("routers"), ROUTERS, redis.url) as (routers, workers):
+        addresses = {part.name: f"127.0.0.1:{part.metrics_port}" for part in (*workers, *routers)}
         with running(tmp_path_factory.mktemp("prometheus"), addresses) as prometheus:
             until(lambda: prometheus.holds('count(weir_exchange_age_seconds{job="router"} < 2) == 2'), "both exchange")
             for router in routers * 2:
                 body = {"model": MODEL, "prompt": "What is a weir?", "max_tokens": 20}
-                assert http.post(f"{router.url}/v1/completions", json=body).status_code == 200
+                assert router.http.post(f"{router.url}/v1/completions", json=body).status_code == 200
             until(lambda: prometheus.holds(f"count({SERVED} >= 2) == {len(routers)}"), "both have served")
             yield prometheus
-    finally:
-        for part in parts:
-            if part.running:
-                part.kill()
-        http.close()
-        ports.close()
 
 
 def now(prometheus: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:

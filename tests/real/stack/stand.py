@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,41 @@ class Part:
     def records(self) -> list[dict[str, Any]]:
         """Its log, line by line, as far as lines are whole."""
         return [json.loads(line) for line in self.log.read_text().rpartition("\n")[0].splitlines()]
+
+
+@contextlib.contextmanager
+def spawned(parts: Sequence[Part]) -> Iterator[None]:
+    """All of them are ready within the block, and gone after it."""
+    try:
+        for part in parts:
+            part.spawn()
+        until(lambda: all(part.ready() for part in parts), f"{', '.join(part.name for part in parts)} are ready")
+        yield
+    finally:
+        for part in parts:
+            if part.running:
+                part.kill()
+
+
+@contextlib.contextmanager
+def sharing_routers(folder: Path, names: Sequence[str], exchange_url: str) -> Iterator[tuple[list[Part], list[Part]]]:
+    """(routers of these names, two workers that they share)."""
+    with contextlib.closing(steady_ports()) as ports, httpx2.Client(timeout=WITHIN_S, trust_env=False) as http:
+        workers = [
+            Part(name, "worker", folder, {**WORKER_SETTINGS, "WORKER_NAME": name}, http, next(ports), next(ports))
+            for name in ("worker-0", "worker-1")
+        ]
+        shared = {
+            **ROUTER_SETTINGS,
+            "WORKERS": ",".join(worker.url for worker in workers),
+            "EXCHANGE_URL": exchange_url,
+        }
+        routers = [
+            Part(name, "router", folder, {**shared, "ROUTER_NAME": name}, http, next(ports), next(ports))
+            for name in names
+        ]
+        with spawned([*workers, *routers]):
+            yield routers, workers
 
 
 class Stand:
