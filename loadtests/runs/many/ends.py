@@ -5,7 +5,7 @@ A failure that no fault explains is a loss: the request had a router and workers
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,8 +75,7 @@ def end_of(entry: Entry, observed: Observed, workers: Sequence[str]) -> End:
         return End.FOREIGN
     if entry.verdict is Verdict.WRONG:
         return End.WRONG
-    log = observed.routers.get(entry.router)
-    if log is not None and len(log.lines.get(entry.id, ())) > 1:
+    if len(observed.logged(entry)) > 1:
         return End.DOUBLED
     if entry.verdict is Verdict.RIGHT:
         return End.RIGHT
@@ -97,8 +96,7 @@ def is_hung(entry: Entry, observed: Observed) -> bool:
 
 def _held_too_long(entry: Entry, observed: Observed) -> bool:
     """By the router's own log, which counts from the arrival. A cable that is out is no reason to keep a request."""
-    log = observed.routers.get(entry.router)
-    held_s = max((line.seconds for line in log.lines.get(entry.id, ())), default=0.0) if log is not None else 0.0
+    held_s = max((line.seconds for line in observed.logged(entry)), default=0.0)
     if held_s <= DEADLINE_S + GRACE_S:
         return False
     stopped = any(_holds_up(entry, span) and span.fault.what is not What.ROUTER_UNPLUGGED for span in observed.spans)
@@ -115,8 +113,7 @@ def _ended_too_late(entry: Entry, observed: Observed) -> bool:
     if entry.ended_s <= due_s + GRACE_S:
         return False
     own = [span for span in observed.spans if _holds_up(entry, span)]
-    arrived = [span.to_s + AFTERMATH_S for span in own if _was_unplugged(entry, span)]
-    last_s = max([due_s, *(span.to_s + AFTERMATH_S for span in own), *(at_s + DEADLINE_S for at_s in arrived)])
+    last_s = max([due_s, *(_excused_until_s(entry, span) for span in own)])
     excused_s = entry.noticed_late_s + observed.still(due_s, entry.ended_s)
     return entry.ended_s > last_s + GRACE_S + excused_s and not (entry.gave_up and own)
 
@@ -127,17 +124,17 @@ def _holds_up(entry: Entry, span: Span) -> bool:
     return fault.router == entry.router and not fault.worker and _overlaps(entry, span)
 
 
+def _excused_until_s(entry: Entry, span: Span) -> float:
+    """When what this fault held up is to have ended; its deadline may only begin where the fault ends."""
+    ended_s = span.to_s + AFTERMATH_S
+    return ended_s + DEADLINE_S if _was_unplugged(entry, span) else ended_s
+
+
 def _was_unplugged(entry: Entry, span: Span) -> bool:
     """The request was sent while the cable of its router was out."""
-    return span.fault.what is What.ROUTER_UNPLUGGED and span.from_s <= entry.sent_s < span.to_s
-
-
-def _without_a_cable(observed: Observed) -> Iterator[bool]:
-    """For each request, whether its deadline counts from a later arrival."""
-    own = defaultdict[str, list[Span]](list)
-    for span in observed.spans:
-        own[span.fault.router].append(span)
-    yield from (any(_was_unplugged(entry, span) for span in own[entry.router]) for entry in observed.entries)
+    fault = span.fault
+    unplugged = fault.what is What.ROUTER_UNPLUGGED and fault.router == entry.router
+    return unplugged and span.from_s <= entry.sent_s < span.to_s
 
 
 def _overlaps(entry: Entry, span: Span) -> bool:
@@ -155,7 +152,9 @@ def figures(found: Ends, observed: Observed, wanted: int) -> Iterator[Figure]:
     yield from (Figure(end.value, found.counts[end]) for end in End if end not in NEVER)
     yield from (at_most(end.value, found.counts[end], 0) for end in NEVER)
     yield at_most("hung: ended over 250 ms after the deadline", found.hung, 0)
-    yield Figure("requests sent while their router's cable was out", sum(_without_a_cable(observed)))
+    out = [span for span in observed.spans if span.fault.what is What.ROUTER_UNPLUGGED]
+    hidden = sum(any(_was_unplugged(entry, span) for span in out) for entry in observed.entries)
+    yield Figure("requests sent while their router's cable was out", hidden)
     seconds = sum(stretch.to_s - stretch.from_s for stretch in observed.phases(Phase.STORE_FROZEN))
     name = f"failed while the store was frozen for {seconds:.0f} s"
     yield at_most(name, found.failed_while_frozen, 0)

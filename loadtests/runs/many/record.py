@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loadtests.judging.answers import Verdict
+from loadtests.judging.rules import Logged
 from loadtests.runs.integrity.logs import RAN, RouterLog, records
 from loadtests.runs.many.deck import Fault
 
@@ -132,6 +133,11 @@ class Observed:
 
     def phases(self, phase: Phase) -> list[Stretch]:
         return [stretch for stretch in self.stretches if stretch.phase is phase]
+
+    def logged(self, entry: Entry) -> Sequence[Logged]:
+        """The lines about it in its router's log."""
+        log = self.routers.get(entry.router)
+        return log.lines.get(entry.id, ()) if log is not None else ()
 
     def at_workers(self) -> dict[str, list[str]]:
         """By request: the workers that had it, by their own logs and by its router's."""

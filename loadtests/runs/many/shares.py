@@ -133,8 +133,7 @@ def late_of(observed: Observed) -> Iterator[str]:
     for number, stretch in enumerate(observed.phases(Phase.CALM), 1):
         for entry in light_of(observed):
             if within(entry, stretch) and not is_on_time(entry):
-                log = observed.routers.get(entry.router)
-                lines = log.lines.get(entry.id, ()) if log is not None else ()
+                lines = observed.logged(entry)
                 logged = ", ".join(f"{line.outcome} after {line.seconds:.2f} s" for line in lines)
                 yield (
                     f"{entry.id} at {entry.router}, {entry.sent_s - stretch.from_s:.1f} s after the start of calm "
