@@ -140,9 +140,10 @@ async def measure(options: Options, say: Say) -> Result:
 def introduction(have: Sequence[int]) -> str:
     code = "compiled" if compiled.in_use() else "Python"
     highest = measured(len(have))[-1]
-    free = len({*have} - {*layout(have, highest).routers})
-    others = SEPARATE.format(room=min(free, 2 * highest + 2), count=highest) if free else SHARED
-    return PAGE.format(connections=CONNECTIONS, code=code, others=others)
+    routers, stubs, senders = map(frozenset, layout(have, highest))
+    others = stubs | senders
+    where = SHARED if others & routers else SEPARATE.format(room=len(others), count=highest)
+    return PAGE.format(connections=CONNECTIONS, code=code, others=where)
 
 
 def figures_of(count: int, answers: Seen, refusals: Seen, memory_mb: float, parent_mb: float) -> Iterator[Figure]:
