@@ -89,9 +89,8 @@ class Holding:
         assert self.uses >= 0, f"a request ended that was not in flight: {self!r}"
         if grant is None:
             self._give_back(now, max(self.uses, self._may - 1))
-        else:
-            self.receive(now, grant)
-        self._note_idle(now)
+        elif not self.receive(now, grant):
+            self._note_idle(now)
 
     # ---- messages
 
